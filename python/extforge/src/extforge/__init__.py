@@ -1,0 +1,1 @@
+"""Build, install and prove PyTorch C++ and CUDA extensions the conda way."""
