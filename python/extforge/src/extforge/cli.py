@@ -23,6 +23,7 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
+    Subcommand("build", "build, test and index the packages of a recipe", "extforge.build"),
     Subcommand("install", "solve and install an environment", "extforge.install"),
     Subcommand("channel", "make a channel where no conda channel is reachable", "extforge.channel.command"),
 )
