@@ -20,6 +20,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rich.console import Console
+from rich.markup import escape
+
 from extforge.channels import CACHE_VARIABLE, add_channel_arguments, rattler_cache, read_channels
 from extforge.errors import BadInputError, FailedCommand
 from extforge.files import hash_file, write_atomically
@@ -33,6 +36,14 @@ VARIANT_FILE = "conda_build_config.yaml"
 #: Where the output channel keeps its build logs and the inputs of each package.
 RECORDS = ".extforge"
 LOG_LINES_SHOWN = 25
+#: What the spans of rattler-build's log mean to a reader.
+STEPS = {
+    "Fetching source code": "copying sources",
+    "Running build for": "solving and installing build and host environments",
+    "Running build script": "running the build script",
+    "Packaging new files": "packaging",
+    "Running script test for": "testing",
+}
 #: Directories that hold no source, whatever a recipe's filter says.
 NO_SOURCE = {"__pycache__", ".git", ".local"}
 
@@ -276,8 +287,6 @@ class Progress:
         self.start = time.monotonic()
 
     def __enter__(self) -> Progress:
-        from rich.console import Console
-
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.stream = self.log.open("w")
         self.console = Console(stderr=True, highlight=False)
@@ -291,7 +300,10 @@ class Progress:
             self.status.stop()
         self.stream.close()
         verdict = "failed" if failure[0] else "built and tested"
-        self.console.print(f"{self.title}: {verdict} in {time.monotonic() - self.start:.1f} s", markup=False)
+        self.say(f"{verdict} in {time.monotonic() - self.start:.1f} s")
+
+    def say(self, what: str) -> None:
+        self.console.print(f"{self.title}: {what}", markup=False, soft_wrap=True)
 
     def on_log(self, event: Any) -> None:
         for line in event.message.splitlines():
@@ -299,14 +311,13 @@ class Progress:
             print(line, file=self.stream, flush=True)
         self.show(event.span or "", event.message)
 
-    def show(self, step: str, message: str) -> None:
-        if step in ("", self.step) and not self.status:
-            return
-        self.step = step or self.step
+    def show(self, span: str, message: str) -> None:
+        step = STEPS.get(span, self.step)
         if self.status:
-            self.status.update(f"{self.title}: {self.step.lower()}  [dim]{message.strip()[:80]}")
-        elif not step.startswith(("index", "get_or")):
-            self.console.print(f"{self.title}: {self.step.lower()}", markup=False)
+            self.status.update(f"{self.title}: {step}  [dim]{escape(message.strip()[:80])}")
+        elif step != self.step:
+            self.say(step)
+        self.step = step
 
     def on_download_start(self, event: Any) -> None:
         print(f"download {event.url}", file=self.stream)

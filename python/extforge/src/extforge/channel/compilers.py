@@ -8,6 +8,7 @@ the sysroot holds links to the system's C library, and ``libstdcxx`` and ``libgc
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -94,10 +95,11 @@ def plan_sysroot(version: str) -> PlannedPackage:
         version=version,
         build=build_string("sysroot", version),
         subdir="noarch",
-        summary="Links to this machine's own C library in the place of a sysroot",
+        summary=f"Links to this machine's own C library, glibc {glibc_version()}, in the place of a sysroot",
         license="LGPL-2.0-or-later",
         entries=sysroot_entries,
-        run_exports={"strong": [f"__glibc >={version},<3.0.a0"]},
+        # conda-forge's sysroot exports its own version; what is linked against this one needs this machine's.
+        run_exports={"strong": [f"__glibc >={glibc_version()},<3.0.a0"]},
         noarch="generic",
     )
 
@@ -112,12 +114,12 @@ def plan_runtime(name: str, library: str, depends: tuple[str, ...]) -> PlannedPa
         summary=f"A copy of this machine's {library}",
         license="GPL-3.0-only WITH GCC-exception-3.1",
         entries=lambda: iter((from_file(source, f"lib/{library}"),)),
-        depends=("__glibc >=2.17,<3.0.a0", *depends),
+        depends=(f"__glibc >={glibc_version()},<3.0.a0", *depends),
     )
 
 
 def build_string(*inputs: object) -> str:
-    seen = repr((FORMAT, compiler_version(), activation_sources(), *inputs))
+    seen = repr((FORMAT, compiler_version(), glibc_version(), activation_sources(), *inputs))
     return f"bootstrap_h{hashlib.sha256(seen.encode()).hexdigest()[:7]}_0"
 
 
@@ -141,6 +143,11 @@ def sysroot_entries() -> Iterator[Entry]:
 def activation_sources() -> dict[str, str]:
     directory = files("extforge.channel") / "activation"
     return {item.name: item.read_text() for item in sorted(directory.iterdir(), key=lambda i: i.name)}
+
+
+@cache
+def glibc_version() -> str:
+    return os.confstr("CS_GNU_LIBC_VERSION").split()[1]  # type: ignore[union-attr]
 
 
 @cache
