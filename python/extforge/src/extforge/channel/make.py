@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
+from rich.console import Console
 
 from extforge.channel import catalogue
 from extforge.channel.archive import NOTICE, PlannedPackage, write_package
@@ -39,8 +39,8 @@ def make_channel(directory: Path, cache: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / STAMP, json.dumps({"packages": []}))
     remove_stale(directory, set(wanted))
-    for package in packages:
-        write_missing(package, directory)
+    missing = [package for package in packages if not (directory / package.subdir / package.file_name).exists()]
+    write_all(missing, directory)
     index_channel(directory)
     write_atomically(directory / STAMP, json.dumps({"notice": NOTICE, "packages": wanted}, indent=1))
     return directory
@@ -84,14 +84,14 @@ def remove_stale(directory: Path, wanted: set[str]) -> None:
             path.unlink()
 
 
-def write_missing(package: PlannedPackage, directory: Path) -> None:
-    target = directory / package.subdir / package.file_name
-    if target.exists():
-        return
-    start = time.monotonic()
-    write_package(package, target.parent)
-    size, seconds = target.stat().st_size / 1e6, time.monotonic() - start
-    print(f"  {package.subdir}/{package.file_name}  {size:.1f} MB  {seconds:.1f} s", file=sys.stderr)
+def write_all(packages: Sequence[PlannedPackage], directory: Path) -> None:
+    """Write packages; a terminal shows the one in work, a log gets one line in all."""
+    console, start = Console(stderr=True, highlight=False), time.monotonic()
+    with console.status("") as status:
+        for package in packages:
+            status.update(f"repacking {package.stem}")
+            write_package(package, directory / package.subdir)
+    console.print(f"{directory}: {len(packages)} packages made in {time.monotonic() - start:.1f} s", soft_wrap=True)
 
 
 def index_channel(directory: Path) -> None:
