@@ -23,8 +23,8 @@ def draw_locations(
     Returns:
         ``[out_features, fan_in]``, int32 (int64 where ``in_features`` exceeds it), distinct and ascending in each row.
 
-    Duplicates are drawn again until none is left. At each step the set of inputs met so far is treated alike under every
-    renaming of the inputs, so the final set is uniform. At most half of the inputs are drawn: beyond that, those left out.
+    Duplicates are drawn again until none is left. No step treats one input unlike another, so all subsets are equally
+    likely. At most half of the inputs are drawn: beyond that, those left out are.
     """
     if 2 * fan_in > in_features:
         left_out = draw_locations(
@@ -44,7 +44,9 @@ def draw_locations(
         unfinished = repeated.any(dim=1)
         rows, drawn, repeated = rows[unfinished], drawn[unfinished], repeated[unfinished]
         count = (int(repeated.sum()),)
-        drawn[:, 1:][repeated] = torch.randint(in_features, count, dtype=dtype, device=device, generator=generator)
+        drawn[:, 1:][repeated] = torch.randint(
+            in_features, count, dtype=dtype, device=device, generator=generator
+        )
         locations[rows] = drawn.sort(dim=1).values
     return locations
 
@@ -69,7 +71,7 @@ class FixedFanInLinear(nn.Module):
         weight: ``[out_features, fan_in]``, drawn like that of ``torch.nn.Linear`` from
             ``U(-1 / sqrt(fan_in), 1 / sqrt(fan_in))``.
         bias: ``[out_features]``, drawn from the same range, or None.
-        locations: ``[out_features, fan_in]``, a buffer: distinct and ascending in each row, uniform over all subsets.
+        locations: ``[out_features, fan_in]``, a buffer: a random subset of the inputs, ascending, in each row.
 
     Raises:
         ValueError: a size is negative, or ``fan_in`` exceeds ``in_features``.
@@ -114,7 +116,9 @@ class FixedFanInLinear(nn.Module):
             return
         device = self.weight.device if generator is None else generator.device
         self.locations.copy_(
-            draw_locations(self.in_features, self.out_features, self.fan_in, device=device, generator=generator)
+            draw_locations(
+                self.in_features, self.out_features, self.fan_in, device=device, generator=generator
+            )
         )
         bound = 1 / math.sqrt(self.fan_in) if self.fan_in > 0 else 0.0
         for parameter in self.parameters():
@@ -157,7 +161,7 @@ class FixedFanInLinear(nn.Module):
         locations = weight.abs().topk(fan_in, dim=1, sorted=False).indices.sort(dim=1).values
         layer.locations.copy_(locations)
         layer.weight.copy_(weight.gather(1, locations))
-        if layer.bias is not None:
+        if layer.bias is not None and bias is not None:
             layer.bias.copy_(bias)
         return layer
 
