@@ -10,6 +10,18 @@ from torch_sparse_ops import ops
 __all__ = ["FixedFanInLinear", "draw_locations"]
 
 
+def _check_sizes(in_features: int, out_features: int, fan_in: int) -> None:
+    if out_features < 0 or not 0 <= fan_in <= in_features:
+        raise ValueError(
+            f"received in_features={in_features}, out_features={out_features}, fan_in={fan_in}; "
+            "accepted are out_features >= 0 and 0 <= fan_in <= in_features"
+        )
+
+
+def _index_dtype(in_features: int) -> torch.dtype:
+    return torch.int32 if in_features <= torch.iinfo(torch.int32).max else torch.int64
+
+
 def draw_locations(
     in_features: int,
     out_features: int,
@@ -20,21 +32,25 @@ def draw_locations(
 ) -> Tensor:
     """Draw a subset of ``fan_in`` inputs for every output, uniformly over all subsets and independently.
 
-    Returns:
-        ``[out_features, fan_in]``, int32 (int64 where ``in_features`` exceeds it), distinct and ascending in each row.
+    Duplicates are drawn again until none is left. No step treats one input unlike another, so all subsets are
+    equally likely. At most half of the inputs are drawn: beyond that, those left out are.
 
-    Duplicates are drawn again until none is left. No step treats one input unlike another, so all subsets are equally
-    likely. At most half of the inputs are drawn: beyond that, those left out are.
+    Returns:
+        ``[out_features, fan_in]``, int32 (int64 for more inputs than it counts), distinct and ascending in each row.
+
+    Raises:
+        ValueError: a size is negative, or ``fan_in`` exceeds ``in_features``.
     """
-    if 2 * fan_in > in_features:
-        left_out = draw_locations(
-            in_features, out_features, in_features - fan_in, device=device, generator=generator
-        )
-        kept = torch.ones(out_features, in_features, dtype=torch.bool, device=left_out.device)
-        kept.scatter_(1, left_out.long(), False)
-        return kept.nonzero()[:, 1].view(out_features, fan_in).to(left_out.dtype)
-    dtype = torch.int32 if in_features <= torch.iinfo(torch.int32).max else torch.int64
+    _check_sizes(in_features, out_features, fan_in)
+    dtype = _index_dtype(in_features)
     size = (out_features, fan_in)
+    if fan_in == 0:
+        return torch.empty(size, dtype=dtype, device=device)
+    if 2 * fan_in > in_features:
+        unused = in_features - fan_in
+        left_out = draw_locations(in_features, out_features, unused, device=device, generator=generator)
+        kept = torch.ones(out_features, in_features, dtype=torch.bool, device=device)
+        return kept.scatter_(1, left_out.long(), False).nonzero()[:, 1].reshape(size).to(dtype)
     locations = torch.randint(in_features, size, dtype=dtype, device=device, generator=generator)
     locations = locations.sort(dim=1).values
     rows = torch.arange(out_features, device=device)
@@ -92,11 +108,7 @@ class FixedFanInLinear(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if out_features < 0 or not 0 <= fan_in <= in_features:
-            raise ValueError(
-                f"FixedFanInLinear: received in_features={in_features}, out_features={out_features}, "
-                f"fan_in={fan_in}; accepted are out_features >= 0 and 0 <= fan_in <= in_features"
-            )
+        _check_sizes(in_features, out_features, fan_in)
         self.in_features = in_features
         self.out_features = out_features
         self.fan_in = fan_in
@@ -105,8 +117,7 @@ class FixedFanInLinear(nn.Module):
         self.register_parameter(
             "bias", nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         )
-        index_dtype = torch.int32 if in_features <= torch.iinfo(torch.int32).max else torch.int64
-        self.register_buffer("locations", torch.empty(size, device=device, dtype=index_dtype))
+        self.register_buffer("locations", torch.empty(size, device=device, dtype=_index_dtype(in_features)))
         self.reset_parameters(generator)
 
     @torch.no_grad()
