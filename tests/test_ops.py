@@ -14,8 +14,8 @@ from torch_sparse_ops import nn, ops, reference
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 # Relative to the largest value of the result: sums of a few hundred terms, rounded once.
 TOLERANCES = {torch.float32: 2e-6, torch.float64: 1e-14, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-# (leading dimensions, in_features, out_features, fan_in): every tile width with and without a remainder, several chunks
-# of outputs, several columns blocks, and sizes that are no multiple of anything.
+# (leading dimensions, in_features, out_features, fan_in): every tile width with and without a remainder,
+# several chunks of outputs, several blocks of columns, and sizes that are no multiple of anything.
 SHAPES = [
     ((), 7, 5, 3),
     ((1,), 7, 5, 3),

@@ -56,7 +56,8 @@ def test_opcheck_backward(mask: tuple[bool, bool, bool], requires_grad: bool) ->
 
 def test_schemas() -> None:
     assert str(FORWARD._schema) == (
-        "torch_sparse_ops::ffi_forward(Tensor features, Tensor weights, Tensor locations, Tensor? bias=None) -> Tensor"
+        "torch_sparse_ops::ffi_forward(Tensor features, Tensor weights, Tensor locations, Tensor? bias=None) "
+        "-> Tensor"
     )
     assert str(BACKWARD._schema) == (
         "torch_sparse_ops::ffi_backward(Tensor grad_output, Tensor features, Tensor weights, Tensor locations, "
@@ -76,7 +77,7 @@ def test_schemas() -> None:
         ),
         (
             {"weights": torch.empty(5, device="meta")},
-            r"weights: received shape \[5\], accepted is shape \[out_features",
+            r"weights: received shape \[5\], accepted is shape \[out",
         ),
         (
             {"locations": torch.zeros(5, 3, dtype=torch.int32)},
