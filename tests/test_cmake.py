@@ -1,4 +1,4 @@
-"""The doors to the sources (plain CMake, pip install, pip wheel, an editable install) and how torch is found."""
+"""The doors to the sources (CMake, pip install, pip wheel, an editable install) and how torch is found."""
 
 import os
 import re

@@ -326,7 +326,7 @@ def test_the_kernel_refuses_another_device(name: str) -> None:
     arguments = draw_arguments((5,), 9, 6, 4)
     arguments[name] = arguments[name].to("meta")
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-    with refusal(f"ffi_forward: {name}: received another device than that of features"):
+    with refusal(f"ffi_forward: {name}: received device meta, accepted is device cpu, as features"):
         torch.ops.torch_sparse_ops.ffi_forward.default.redispatch(keys, *arguments.values())
 
 

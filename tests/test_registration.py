@@ -60,8 +60,8 @@ def test_schemas() -> None:
         "-> Tensor"
     )
     assert str(BACKWARD._schema) == (
-        "torch_sparse_ops::ffi_backward(Tensor grad_output, Tensor features, Tensor weights, Tensor locations, "
-        "bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+        "torch_sparse_ops::ffi_backward(Tensor grad_output, Tensor features, Tensor weights, "
+        "Tensor locations, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
     )
 
 
