@@ -7,13 +7,15 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch_sparse_ops
 
 BUILD_INPUTS = ["CMakeLists.txt", "LICENSE", "pyproject.toml", "cmake", "csrc", "python/torch_sparse_ops"]
-OUTSIDE_CONDA = {"CONDA_BUILD": None, "PREFIX": None, "CMAKE_ARGS": None}
+OUTSIDE_CONDA: dict[str, str | None] = {"CONDA_BUILD": None, "PREFIX": None, "CMAKE_ARGS": None}
+WITHOUT_PYTHONPATH = {"PYTHONPATH": None}
 USE_THE_OPERATOR = """
 import torch, torch_sparse_ops
 print(torch_sparse_ops.__file__)
@@ -22,13 +24,13 @@ print(torch_sparse_ops.ops.ffi_forward(torch.ones(2), torch.ones(1, 2), torch.te
 
 
 def run(
-    *command: str | Path, cwd: Path | None = None, check: bool = True, **environment: str | None
+    *command: str | Path, check: bool = True, environment: Mapping[str, str | None] = OUTSIDE_CONDA
 ) -> subprocess.CompletedProcess[str]:
     """Run a command outside any package build; None removes a variable."""
     changed = {**os.environ, **OUTSIDE_CONDA, **environment}
     cleaned = {name: value for name, value in changed.items() if value is not None}
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=cleaned, capture_output=True, text=True, check=False
+        [str(part) for part in command], env=cleaned, capture_output=True, text=True, check=False
     )
     assert not check or done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
@@ -40,12 +42,14 @@ def configure(
     python: Path | None,
     *arguments: str,
     check: bool = True,
-    **environment: str | None,
+    environment: Mapping[str, str | None] = OUTSIDE_CONDA,
 ) -> str:
     """Configure with the given Python (None: the first on PATH) and return all that CMake printed."""
     chosen = [f"-DPython_EXECUTABLE={python}"] if python else []
-    command = ["cmake", "-S", source, "-B", build, "-G", "Ninja", *chosen, *arguments]
-    done = run(*command, check=check, **environment)
+    directories = ("-S", source, "-B", build)
+    done = run(
+        "cmake", *directories, "-G", "Ninja", *chosen, *arguments, check=check, environment=environment
+    )
     assert check or done.returncode != 0, f"CMake was expected to refuse\n{done.stdout}"
     return re.sub(r"\s+", " ", done.stdout + done.stderr)  # CMake breaks the lines of messages
 
@@ -140,10 +144,14 @@ def list_package(source_root: Path) -> set[str]:
     return {path.name for path in sources} | {"_version.py", torch_sparse_ops.LIBRARY_NAME}
 
 
+def pip_install_into(python: Path) -> tuple[str | Path, ...]:
+    """Begin a command that installs beside, not instead of, a package which this Python inherits."""
+    return sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--ignore-installed"
+
+
 def test_a_cmake_build_gives_an_importable_package(cmake_build: Path) -> None:
-    path, result = run(
-        sys.executable, "-c", USE_THE_OPERATOR, PYTHONPATH=f"{cmake_build}/python"
-    ).stdout.split()
+    build_path = {"PYTHONPATH": f"{cmake_build}/python"}
+    path, result = run(sys.executable, "-c", USE_THE_OPERATOR, environment=build_path).stdout.split()
     assert Path(path) == cmake_build / "python" / "torch_sparse_ops" / "__init__.py"
     assert result == "2.0"
 
@@ -152,7 +160,9 @@ def test_cmake_install_gives_the_whole_package(cmake_build: Path, source_root: P
     run("cmake", "--install", cmake_build, "--prefix", tmp_path)
     installed = {path.name for path in (tmp_path / "torch_sparse_ops").iterdir()}
     assert installed == list_package(source_root)
-    path, result = run(sys.executable, "-c", USE_THE_OPERATOR, PYTHONPATH=str(tmp_path)).stdout.split()
+    path, result = run(
+        sys.executable, "-c", USE_THE_OPERATOR, environment={"PYTHONPATH": str(tmp_path)}
+    ).stdout.split()
     assert Path(path).parent == tmp_path / "torch_sparse_ops"
     assert result == "2.0"
 
@@ -175,8 +185,10 @@ def test_a_wheel_is_small(wheel: Path) -> None:
 
 
 def test_a_wheel_installs(wheel: Path, daughter_environment: Path) -> None:
-    run(sys.executable, "-m", "pip", "--python", daughter_environment, "install", "--no-deps", wheel)
-    path, result = run(daughter_environment, "-c", USE_THE_OPERATOR, PYTHONPATH=None).stdout.split()
+    run(*pip_install_into(daughter_environment), wheel)
+    path, result = run(
+        daughter_environment, "-c", USE_THE_OPERATOR, environment=WITHOUT_PYTHONPATH
+    ).stdout.split()
     assert daughter_environment.parents[1] in Path(path).parents
     assert result == "2.0"
 
@@ -186,9 +198,10 @@ def test_an_editable_install_follows_python_and_cpp(
     daughter_environment: Path, source_root: Path, tmp_path: Path
 ) -> None:
     sources = copy_sources(source_root, tmp_path / "sources")
-    pip = (sys.executable, "-m", "pip", "--python", daughter_environment, "install")
-    run(*pip, "--no-deps", "--no-build-isolation", "--no-cache-dir", "-e", sources)
-    path, result = run(daughter_environment, "-c", USE_THE_OPERATOR, PYTHONPATH=None).stdout.splitlines()[-2:]
+    run(*pip_install_into(daughter_environment), "--no-build-isolation", "--no-cache-dir", "-e", sources)
+    path, result = run(
+        daughter_environment, "-c", USE_THE_OPERATOR, environment=WITHOUT_PYTHONPATH
+    ).stdout.splitlines()[-2:]
     assert Path(path) == sources / "python" / "torch_sparse_ops" / "__init__.py"
     assert result == "2.0"
 
@@ -201,7 +214,7 @@ def test_an_editable_install_follows_python_and_cpp(
         "-c",
         "import torch, torch_sparse_ops as t; t.ops.ffi_forward(*[torch.ones(())] * 3)",
         check=False,
-        PYTHONPATH=None,
+        environment=WITHOUT_PYTHONPATH,
     )
     assert "changed" in done.stdout
     assert "features: received shape [], but accepted would be shape [..., in_features]" in done.stderr
@@ -253,7 +266,7 @@ def test_a_build_directory_remembers_no_torch(
             text = configure(source_root, tmp_path / "build", python)
         else:
             path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-            text = configure(source_root, tmp_path / "build", None, PATH=path)
+            text = configure(source_root, tmp_path / "build", None, environment={"PATH": path})
         assert f"-- library {python.parents[1]}/" in text
     assert str(wheel_layout.parents[1]) not in text
 
@@ -279,7 +292,7 @@ def test_a_python_that_is_gone_is_refused(source_root: Path, wheel_layout: Path,
 def test_a_python_without_torch_is_refused(source_root: Path, tmp_path: Path) -> None:
     make_environment(tmp_path / "empty")
     python = tmp_path / "empty" / "bin" / "python"
-    text = configure(source_root, tmp_path / "build", python, check=False, PYTHONPATH=None)
+    text = configure(source_root, tmp_path / "build", python, check=False, environment=WITHOUT_PYTHONPATH)
     assert f"this Python has no torch. Install torch 2.10 or newer for it. Python asked: {python}" in text
 
 
@@ -313,11 +326,16 @@ def test_warnings_are_errors_unless_switched_off(
 # ---- in a conda package build
 
 
+def conda_build(prefix: Path) -> dict[str, str]:
+    """Return what a package build sets."""
+    return {"CONDA_BUILD": "1", "PREFIX": str(prefix)}
+
+
 def test_a_conda_build_takes_torch_from_its_prefix(
     source_root: Path, conda_layout: Path, tmp_path: Path
 ) -> None:
-    prefix = str(conda_layout.parents[1])
-    text = configure(source_root, tmp_path / "build", conda_layout, CONDA_BUILD="1", PREFIX=prefix)
+    prefix = conda_layout.parents[1]
+    text = configure(source_root, tmp_path / "build", conda_layout, environment=conda_build(prefix))
     assert f"-- library {prefix}/lib/libtorch_cpu.so " in text
 
 
@@ -327,7 +345,7 @@ def test_a_conda_build_refuses_a_torch_elsewhere(
     prefix = tmp_path / "host"
     prefix.mkdir()
     text = configure(
-        source_root, tmp_path / "build", wheel_layout, check=False, CONDA_BUILD="1", PREFIX=str(prefix)
+        source_root, tmp_path / "build", wheel_layout, check=False, environment=conda_build(prefix)
     )
     package = make_path(wheel_layout, "torch")
     assert f"torch must come from PREFIX={prefix}, but this Python's torch has {package}." in text
@@ -343,7 +361,7 @@ def test_a_conda_build_refuses_a_link_that_leads_out(
     link.symlink_to(foreign)
     prefix = conda_layout.parents[1]
     text = configure(
-        source_root, tmp_path / "build", conda_layout, check=False, CONDA_BUILD="1", PREFIX=str(prefix)
+        source_root, tmp_path / "build", conda_layout, check=False, environment=conda_build(prefix)
     )
     assert (
         f"torch must come from PREFIX={prefix}, but this Python's torch has {foreign.parents[1]}/include."

@@ -241,7 +241,8 @@ def test_vmap_backward_is_a_loop(in_dims: tuple[int | None, ...], mask: tuple[bo
     for which in (i for i, asked in enumerate(mask) if asked):
 
         def function(*tensors: Tensor, which: int = which) -> Tensor:
-            return ops.ffi_backward(*tensors, output_mask=mask)[which]
+            grad_output, features, weights, locations = tensors
+            return ops.ffi_backward(grad_output, features, weights, locations, mask)[which]
 
         actual = torch.vmap(function, in_dims)(*arguments)
         torch.testing.assert_close(actual, loop_over(function, in_dims, arguments))
@@ -300,7 +301,7 @@ def test_autocast_inside_a_compiled_function() -> None:
 
     def function(features: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return layer(features)
+            return layer.forward(features)
 
     features = torch.randn(4, 7)
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
