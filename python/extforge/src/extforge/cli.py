@@ -22,7 +22,11 @@ class Subcommand(NamedTuple):
     module: str
 
 
-SUBCOMMANDS: tuple[Subcommand, ...] = ()
+SUBCOMMANDS: tuple[Subcommand, ...] = (
+    Subcommand("build", "build, test and index the packages of a recipe", "extforge.build"),
+    Subcommand("install", "solve and install an environment", "extforge.install"),
+    Subcommand("channel", "make a channel where no conda channel is reachable", "extforge.channel.command"),
+)
 
 EXIT_CODES = """\
 exit codes:
