@@ -22,7 +22,17 @@ class Subcommand(NamedTuple):
     module: str
 
 
-SUBCOMMANDS: tuple[Subcommand, ...] = ()
+TOOLCHAIN = "extforge.toolchain.commands"
+SUBCOMMANDS: tuple[Subcommand, ...] = (
+    Subcommand("doctor", "Show what was found, what is wrong and what mends it.", f"{TOOLCHAIN}.doctor"),
+    Subcommand("env", "Print variables that point every tool at the toolchain.", f"{TOOLCHAIN}.env"),
+    Subcommand("run", "Run one command in that environment.", f"{TOOLCHAIN}.run"),
+    Subcommand("flags", "Print compiler and linker flags (also: extforge-config).", f"{TOOLCHAIN}.config"),
+    Subcommand("cmake", "Print an initial cache for cmake -C.", f"{TOOLCHAIN}.cmake"),
+    Subcommand("view", "Make the directory that CUDA_HOME should name.", f"{TOOLCHAIN}.view"),
+    Subcommand("hook", "Set the variables whenever a conda environment is activated.", f"{TOOLCHAIN}.hook"),
+    Subcommand("json", "Print the whole resolution as one document.", f"{TOOLCHAIN}.json"),
+)
 
 EXIT_CODES = """\
 exit codes:
