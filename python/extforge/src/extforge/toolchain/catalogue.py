@@ -39,7 +39,8 @@ TOOL_NAMES = ("cc", "cxx", "nvcc", "ptxas", "cuobjdump", "nvdisasm", "ninja", "c
 Layout = Mapping[str, tuple[str, ...]]
 
 # Kind of root -> role -> directories below it. {target}, {multiarch}, {leaf} (the root's own last
-# name) are filled in; what does not exist is skipped; a star stands for the parts of split wheels.
+# name) are filled in; what does not exist is skipped. The star stands for the components of split wheels; a name
+# that ends in a digit (cu13) is a toolkit of its own.
 LAYOUTS: Mapping[str, Layout] = {
     "conda": {
         "bin": ("bin",),
@@ -57,8 +58,8 @@ LAYOUTS: Mapping[str, Layout] = {
     },
     "wheels": {
         "bin": ("cuda_nvcc/bin", "cuda_cuobjdump/bin", "cuda_nvdisasm/bin"),
-        "include": ("cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include", "*/include"),
-        "lib": ("cuda_runtime/lib", "*/lib"),
+        "include": ("cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include", "*[!0-9]/include"),
+        "lib": ("cuda_runtime/lib", "*[!0-9]/lib"),
         "stubs": ("cuda_runtime/lib/stubs",),
         "nvvm": ("cuda_nvcc/nvvm",),
     },

@@ -54,10 +54,10 @@ def examine_content(path: Path, kind: str, machine: str) -> tuple[str, str]:
     found = read_kind(path)
     if found is None:
         return ("not-elf", "") if kind == "library" else ("", "")
-    if found.machine != machine:
-        return "wrong-machine", f"{found.machine}, wanted {machine}"
     if found.bits != 64:
         return "wrong-elf-class", f"{found.bits} bits, wanted 64"
+    if found.machine != machine:
+        return "wrong-machine", f"{found.machine}, wanted {machine}"
     return "", ""
 
 

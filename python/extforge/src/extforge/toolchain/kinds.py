@@ -140,8 +140,10 @@ def list_places(layouts: Layouts, kind: str, base: Path, target: str) -> Mapping
     for role, patterns in LAYOUTS[kind].items():
         bases = split_bases(layouts, base, role) if kind == "conda" else (base,)
         found = [p for b in bases for pattern in patterns for p in expand(b, pattern.format(**words))]
-        distinct = {place.resolve(): place for place in reversed(found) if place.is_dir()}
-        places[role] = tuple(reversed(distinct.values()))
+        distinct: dict[Path, Path] = {}
+        for place in filter(Path.is_dir, found):
+            distinct.setdefault(place.resolve(), place)
+        places[role] = tuple(distinct.values())
     return places
 
 

@@ -30,7 +30,6 @@ REASONS = {
     "stub": "is a stub, made for linking only",
     "list": "holds a list, one directory was expected",
     "relative": "is no absolute path",
-    "version": "has another version",
     "no-cuda": "holds no part of a CUDA toolkit",
     "mute": "did not answer when asked",
     "ambiguous": "fits as well as another",

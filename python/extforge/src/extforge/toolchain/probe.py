@@ -136,7 +136,7 @@ def read_dynamic(library: Path) -> tuple[list[str], list[str]]:
     with library.open("rb") as file:
         section = ELFFile(file).get_section_by_name(".dynamic")
         tags = list(section.iter_tags()) if isinstance(section, DynamicSection) else []
-    needed = [tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"]
+    needed = [str(tag.needed) for tag in tags if tag.entry.d_tag == "DT_NEEDED"]  # type: ignore[attr-defined]
     return needed, [tag.entry.d_tag for tag in tags if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH")]
 
 
