@@ -74,7 +74,7 @@ def test_a_variable_that_does_not_work_is_refused(world, variable):
 
 
 def test_an_argument_that_does_not_work_is_refused(world):
-    with pytest.raises(ToolchainConflict, match="--cuda cannot be used: .* holds no part of a CUDA toolkit"):
+    with pytest.raises(ToolchainConflict, match=r"--cuda cannot be used: .* holds no part of a CUDA toolkit"):
         world.resolve(cuda=str(world.top))
 
 

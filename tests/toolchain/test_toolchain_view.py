@@ -45,7 +45,7 @@ def test_nvcc_is_no_symbolic_link_and_its_profile_is_plain(world):
     KINDS["conda"](world)
     nvcc = require_view(world.resolve()).path / "bin/nvcc"
     assert not nvcc.is_symlink()
-    assert os.path.samefile(nvcc, world.top / "env/bin/nvcc")
+    assert nvcc.samefile(world.top / "env/bin/nvcc")
     assert "TOP = $(_HERE_)/..\n" in nvcc.with_name("nvcc.profile").read_text()
 
 
@@ -153,7 +153,7 @@ def test_an_empty_directory_may_become_the_view(world):
 def test_without_a_toolkit_there_is_nothing_to_view(world):
     world.environ["CUDA_HOME"] = "/gone"
     with pytest.raises(
-        NotFoundError, match="no CUDA toolkit to make a view of .*/gone: there is no such file"
+        NotFoundError, match=r"no CUDA toolkit to make a view of .*/gone: there is no such file"
     ):
         require_view(world.survey())
 

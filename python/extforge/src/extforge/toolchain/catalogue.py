@@ -39,8 +39,8 @@ TOOL_NAMES = ("cc", "cxx", "nvcc", "ptxas", "cuobjdump", "nvdisasm", "ninja", "c
 Layout = Mapping[str, tuple[str, ...]]
 
 # Kind of root -> role -> directories below it. {target}, {multiarch}, {leaf} (the root's own last
-# name) are filled in; what does not exist is skipped. The star stands for the components of split wheels; a name
-# that ends in a digit (cu13) is a toolkit of its own.
+# name) are filled in; what does not exist is skipped. The star stands for the components of split
+# wheels; a name that ends in a digit (cu13) is a toolkit of its own.
 LAYOUTS: Mapping[str, Layout] = {
     "conda": {
         "bin": ("bin",),

@@ -148,8 +148,14 @@ def link_programs(toolchain: Toolchain, root: Root, directory: Path) -> None:
 def merge(sources: Iterable[Path], target: Path, patterns: Sequence[str], skip: Sequence[str] = ()) -> None:
     """Show the entries of several directories in one: links to files, real directories where two meet.
 
-    Where two sources hold one file, the first wins, as it would on a search path.
+    Where two sources hold one file, the first wins, as it would on a search path. One source that is
+    wanted whole is one link.
     """
+    sources = list(sources)
+    if len(sources) == 1 and patterns == ("*",) and not skip:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(sources[0])
+        return
     entries: dict[str, list[Path]] = {}
     for source in sources:
         for entry in sorted(source.iterdir()):
