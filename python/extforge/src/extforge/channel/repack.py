@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
+from importlib.resources import files
 from typing import IO
 
 from packaging.requirements import Requirement
@@ -69,7 +70,8 @@ def python_part(row: Row, noarch: bool) -> str:
 
 def content_hash(row: Row, wheel: Wheel) -> str:
     """Seven digits that change with anything that a package is made from."""
-    return hashlib.sha256(repr((FORMAT, row, wheel.path.name, PYTHON_TAG)).encode()).hexdigest()[:7]
+    texts = [read_text(name) for _, name in row.texts]
+    return hashlib.sha256(repr((FORMAT, row, texts, wheel.path.name, PYTHON_TAG)).encode()).hexdigest()[:7]
 
 
 class Layout:
@@ -96,7 +98,9 @@ def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]
         if rule.to is None or file.path.endswith(".dist-info/RECORD"):
             continue  # RECORD would list the places of a wheel install; conda keeps its own
         yield from apply(rule, file, wheel, layout)
-    yield from (link_entry(f"{layout.site_packages}/{path}", target) for path, target in row.links)
+    for path, target in row.links:
+        yield link_entry(path.format(site_packages=layout.site_packages), target)
+    yield from (Entry(path, text=read_text(name)) for path, name in row.texts)
     yield from map(script_entry, scripts)
     if not row.plain:
         dist_info = posixpath.basename(str(wheel.distribution._path).rstrip("/"))  # type: ignore[attr-defined]
@@ -131,6 +135,11 @@ def open_member(wheel: Wheel, path: str) -> IO[bytes]:
 
 def link_entry(path: str, target: str) -> Entry:
     return Entry(path, link=posixpath.relpath(target, posixpath.dirname(path)))
+
+
+def read_text(name: str) -> str:
+    """Return a file that lies beside this module."""
+    return (files("extforge.channel") / name).read_text()
 
 
 def script_entry(entry_point: str) -> Entry:
