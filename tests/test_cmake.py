@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 import torch_sparse_ops
 
-BUILD_INPUTS = ["CMakeLists.txt", "LICENSE", "pyproject.toml", "cmake", "csrc", "python/torch_sparse_ops"]
+BUILD_INPUTS = [
+    "CMakeLists.txt",
+    "LICENSE",
+    "README.md",
+    "pyproject.toml",
+    "cmake",
+    "csrc",
+    "python/torch_sparse_ops",
+]
 OUTSIDE_CONDA: dict[str, str | None] = {"CONDA_BUILD": None, "PREFIX": None, "CMAKE_ARGS": None}
 WITHOUT_PYTHONPATH = {"PYTHONPATH": None}
 USE_THE_OPERATOR = """
@@ -321,6 +329,16 @@ def test_warnings_are_errors_unless_switched_off(
     assert "-Werror" in commands.read_text()
     configure(source_root, tmp_path / "build", wheel_layout, "-DTORCH_SPARSE_OPS_WARNINGS_AS_ERRORS=OFF")
     assert "-Werror" not in commands.read_text()
+
+
+def test_a_run_path_among_the_linker_flags_is_left_out(
+    source_root: Path, wheel_layout: Path, tmp_path: Path
+) -> None:
+    flags = "-Wl,-O2 -Wl,-rpath,/opt/env/lib -Wl,-rpath-link,/opt/env/lib"
+    configure(source_root, tmp_path / "build", wheel_layout, environment={"LDFLAGS": flags})
+    rules = (tmp_path / "build" / "build.ninja").read_text()
+    assert "-Wl,-rpath-link,/opt/env/lib" in rules
+    assert "-Wl,-rpath,/opt/env/lib" not in rules
 
 
 # ---- in a conda package build
