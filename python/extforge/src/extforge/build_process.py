@@ -43,7 +43,7 @@ def build_in_process(
 ) -> Path:
     """Build and test ``variant`` in ``stage``, follow it with ``progress``, and return the package's path.
 
-    Raises :class:`FailedCommand` with rattler-build's reason. An interrupt ends all that the build has started.
+    Raises :class:`FailedCommand` with rattler-build's reason. An interrupt ends all that the build started.
     """
     context = multiprocessing.get_context("fork")  # a rendered variant cannot be pickled
     receiver, sender = context.Pipe(duplex=False)
