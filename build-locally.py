@@ -55,7 +55,9 @@ def main() -> int:
             return run_tests(run, channels, left_out, arguments.pytest)
         return run_demo(run, channels)
     except subprocess.CalledProcessError as failure:
-        return failure.returncode if failure.returncode > 0 else 1  # the command has said what was wrong
+        if failure.returncode < 0:
+            return complain(f"{failure.cmd[0]} was ended by signal {-failure.returncode}; run this again to go on")
+        return failure.returncode  # the command has said what was wrong
     except OSError as error:
         return complain(f"{error.strerror}: {error.filename or LOCAL}")
     except KeyboardInterrupt:

@@ -22,9 +22,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from extforge.build_inputs import hash_inputs
 from extforge.build_process import build_in_process
 from extforge.build_progress import Progress
-from extforge.channels import CACHE_VARIABLE, add_channel_arguments, rattler_cache, read_channels
+from extforge.channels import (
+    CACHE_VARIABLE,
+    add_channel_arguments,
+    index_channel,
+    rattler_cache,
+    read_channels,
+)
 from extforge.errors import BadInputError, FailedCommand
-from extforge.files import hash_file, locked, write_atomically
+from extforge.files import PARTIAL, hash_file, locked, write_atomically
 
 if TYPE_CHECKING:
     from rattler_build import RenderedVariant
@@ -34,7 +40,7 @@ ROW_KEY = "cuda_compiler_version"
 VARIANT_FILE = "conda_build_config.yaml"
 #: The names under which a variant file may lie beside its recipe.
 RECIPE_VARIANT_FILES = (VARIANT_FILE, "variants.yaml")
-#: Where the output channel keeps its lock, its build logs and what each package was made from.
+#: Where the output channel keeps its build logs and what each package was made from.
 RECORDS = ".extforge"
 LOG_LINES_SHOWN = 25
 
@@ -177,7 +183,7 @@ def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
     Raises :class:`FailedCommand` when a build or a test fails; the output channel is then as it was before.
     """
     os.environ.setdefault(CACHE_VARIABLE, str(rattler_cache()))
-    with locked(options.output / RECORDS / "lock", f"building into {options.output}"):
+    with locked(options.output):
         remove_leftovers(options.output)
         with staging_directory(options.output) as stage:
             products = [make(variant, stage, options) for variant in variants]
@@ -197,7 +203,7 @@ def remove_leftovers(output: Path) -> None:
 
 def partial_name(name: str) -> str:
     """Return the name of an unfinished copy: by its end, no indexer takes it for a package."""
-    return f".{name}.partial"
+    return f"{PARTIAL}{name}.tmp"
 
 
 def stage_note(output: Path) -> Path:
@@ -260,8 +266,6 @@ def publish(products: Sequence[Product], output: Path) -> None:
 
     The notes come last: without its note, a package that a killed run left unindexed is built again.
     """
-    from extforge.channel.make import index_channel
-
     for product in products:
         assert product.built is not None, product
         product.package.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new one, never a part; one writer at a time."""
+"""Writing files so that a reader sees the old content or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+#: Head of the name of everything that is not finished.
+PARTIAL = ".partial-"
+LOCK = ".lock"
+
 
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` by rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
+    handle, partial = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
     try:
         with os.fdopen(handle, "w") as stream:
             stream.write(text)
@@ -26,24 +30,30 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
+def holds_other_content(directory: Path, mark: str) -> bool:
+    """Return whether ``directory`` holds something, but no file ``mark`` that says whose it is.
+
+    What a run leaves that is killed before it can write the mark does not count.
+    """
+    if not directory.exists() or (directory / mark).exists():
+        return False
+    return any(path.name != LOCK and not path.name.startswith(PARTIAL) for path in directory.iterdir())
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep other processes that ask the same out of ``directory``; it is made when it is absent."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another process works in {directory}; waiting until it ends", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file's content in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-@contextmanager
-def locked(path: Path, doing: str) -> Iterator[None]:
-    """Hold the lock file ``path``; where another process holds it, say what that is ``doing`` and wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            print(f"process {lock.read() or 'unknown'} is {doing}; waiting until it ends", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield

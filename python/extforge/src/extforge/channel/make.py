@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import time
@@ -18,6 +17,7 @@ from extforge.channel.compilers import plan_compilers
 from extforge.channel.interpreter import plan_python, plan_python_abi
 from extforge.channel.repack import plan
 from extforge.channel.wheels import Pin, fetch_wheels
+from extforge.channels import index_channel
 from extforge.errors import ConflictError
 from extforge.files import write_atomically
 
@@ -92,11 +92,3 @@ def write_all(packages: Sequence[PlannedPackage], directory: Path) -> None:
             status.update(f"repacking {package.stem}")
             write_package(package, directory / package.subdir)
     console.print(f"{directory}: {len(packages)} packages made in {time.monotonic() - start:.1f} s", soft_wrap=True)
-
-
-def index_channel(directory: Path) -> None:
-    """Write ``repodata.json`` of every subdirectory anew."""
-    from rattler.index import index_fs
-
-    (directory / "noarch").mkdir(parents=True, exist_ok=True)
-    asyncio.run(index_fs(directory, write_shards=False, force=True))
