@@ -14,7 +14,8 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -185,6 +186,7 @@ def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
     os.environ.setdefault(CACHE_VARIABLE, str(rattler_cache()))
     with locked(options.output):
         remove_leftovers(options.output)
+        refuse_damaged(options.output, {identity(variant) for variant in variants})
         with staging_directory(options.output) as stage:
             products = [make(variant, stage, options) for variant in variants]
             publish([product for product in products if product.built], options.output)
@@ -199,6 +201,13 @@ def remove_leftovers(output: Path) -> None:
     if note.exists():
         shutil.rmtree(note.read_text(), ignore_errors=True)
         note.unlink()
+
+
+def refuse_damaged(output: Path, replaced: Collection[str]) -> None:
+    """Refuse a file that cannot be indexed, before time goes into a build; what is built anew may be damaged."""
+    for package in sorted(output.glob("*/*.conda")):
+        if package.stem not in replaced and not zipfile.is_zipfile(package):
+            raise BadInputError(f"{package} is damaged or no package; remove it")
 
 
 def partial_name(name: str) -> str:
