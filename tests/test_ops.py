@@ -1,7 +1,7 @@
 """The operators against the reference: dtypes, layouts, sizes, special values, threads, and every message."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +14,10 @@ from torch_sparse_ops import nn, ops, reference
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 # Relative to the largest value of the result: sums of a few hundred terms, rounded once.
 TOLERANCES = {torch.float32: 2e-6, torch.float64: 1e-14, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-# (leading dimensions, in_features, out_features, fan_in): every tile width with and without a remainder, several chunks
-# of outputs, several columns blocks, and sizes that are no multiple of anything.
-SHAPES = [
+# (leading dimensions, in_features, out_features, fan_in): every tile width with and without a remainder,
+# several chunks of outputs, several blocks of columns, and sizes that are no multiple of anything.
+Shape = tuple[tuple[int, ...], int, int, int]
+SHAPES: list[Shape] = [
     ((), 7, 5, 3),
     ((1,), 7, 5, 3),
     ((2,), 9, 64, 4),
@@ -27,7 +28,7 @@ SHAPES = [
     ((2, 3, 7), 40, 1500, 30),
     ((300,), 5, 2, 5),
 ]
-EMPTY_SHAPES = [
+EMPTY_SHAPES: list[Shape] = [
     ((0,), 7, 5, 3),
     ((2, 0, 3), 7, 5, 3),
     ((4,), 7, 5, 0),
@@ -45,7 +46,7 @@ def draw_arguments(
     fan_in: int,
     dtype: torch.dtype = torch.float32,
     index_dtype: torch.dtype = torch.int32,
-) -> dict[str, Tensor]:
+) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(out_features)
 
     def normal(*size: int) -> Tensor:
@@ -60,12 +61,12 @@ def draw_arguments(
     }
 
 
-def draw_grad_output(arguments: dict[str, Tensor]) -> Tensor:
+def draw_grad_output(arguments: dict[str, Any]) -> Tensor:
     shape = (*arguments["features"].shape[:-1], arguments["weights"].shape[0])
     return torch.randn(shape, generator=torch.Generator().manual_seed(9)).to(arguments["features"].dtype)
 
 
-def backward(arguments: dict[str, Tensor], mask: tuple[bool, bool, bool] = (True, True, True)) -> Any:
+def backward(arguments: dict[str, Any], mask: tuple[bool, bool, bool] = (True, True, True)) -> Any:
     tensors = {name: arguments[name] for name in ("features", "weights", "locations")}
     return ops.ffi_backward(draw_grad_output(arguments), **tensors, output_mask=mask)
 
@@ -90,7 +91,7 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES + EMPTY_SHAPES, ids=str)
-def test_forward_matches_reference(shape: Any, dtype: torch.dtype, index_dtype: torch.dtype) -> None:
+def test_forward_matches_reference(shape: Shape, dtype: torch.dtype, index_dtype: torch.dtype) -> None:
     arguments = draw_arguments(*shape, dtype, index_dtype)
     assert_near(ops.ffi_forward(**arguments), reference.ffi_forward(**arguments))
 
@@ -98,7 +99,7 @@ def test_forward_matches_reference(shape: Any, dtype: torch.dtype, index_dtype: 
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES + EMPTY_SHAPES, ids=str)
-def test_backward_matches_reference(shape: Any, dtype: torch.dtype, index_dtype: torch.dtype) -> None:
+def test_backward_matches_reference(shape: Shape, dtype: torch.dtype, index_dtype: torch.dtype) -> None:
     arguments = draw_arguments(*shape, dtype, index_dtype)
     bias = arguments.pop("bias")
     gradients = backward({**arguments, "bias": bias})
@@ -145,7 +146,7 @@ def test_an_input_may_occur_twice() -> None:
 
 
 BACKWARD_ARGUMENTS = ("grad_output", "features", "weights", "locations")
-LAYOUTS = {
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "transposed": lambda t: t.T.contiguous().T if t.dim() == 2 else t,
     "every second": lambda t: t.repeat_interleave(2, dim=-1)[..., ::2],
     "expanded": lambda t: t[:1].expand_as(t),
@@ -217,7 +218,7 @@ def test_only_gradients_asked_for_are_computed(mask: tuple[int, int, int]) -> No
     "shape", [((1,), 500, 9000, 8), ((40,), 300, 4000, 20), ((900,), 64, 32, 8)], ids=str
 )
 @pytest.mark.usefixtures("threads")
-def test_bits_do_not_depend_on_threads(shape: Any, dtype: torch.dtype) -> None:
+def test_bits_do_not_depend_on_threads(shape: Shape, dtype: torch.dtype) -> None:
     arguments = draw_arguments(*shape, dtype)
     results = []
     for count in (1, 2, 4, 4):
@@ -326,7 +327,7 @@ def test_the_kernel_refuses_another_device(name: str) -> None:
     arguments = draw_arguments((5,), 9, 6, 4)
     arguments[name] = arguments[name].to("meta")
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-    with refusal(f"ffi_forward: {name}: received another device than that of features"):
+    with refusal(f"ffi_forward: {name}: received device meta, accepted is device cpu, as features"):
         torch.ops.torch_sparse_ops.ffi_forward.default.redispatch(keys, *arguments.values())
 
 
