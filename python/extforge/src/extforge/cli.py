@@ -17,6 +17,8 @@ from extforge.errors import ExtforgeError
 
 
 class Subcommand(NamedTuple):
+    """A name, what it does, and the module that does it."""
+
     name: str
     sentence: str
     module: str
