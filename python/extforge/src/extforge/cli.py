@@ -22,7 +22,9 @@ class Subcommand(NamedTuple):
     module: str
 
 
-SUBCOMMANDS: tuple[Subcommand, ...] = ()
+SUBCOMMANDS: tuple[Subcommand, ...] = (
+    Subcommand("audit", "compare what packages claim with what they hold", "extforge.audit.command"),
+)
 
 EXIT_CODES = """\
 exit codes:
