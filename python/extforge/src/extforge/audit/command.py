@@ -11,6 +11,7 @@ from extforge.audit import printing, sarif
 from extforge.audit.auditing import Options, audit_packages
 from extforge.audit.checks import CHECKS
 from extforge.audit.comparing import compare_packages
+from extforge.audit.escaping import printable
 from extforge.errors import BadInputError
 
 
@@ -81,7 +82,7 @@ def _compare(packages: list[str]) -> int:
         raise BadInputError(f"--compare takes two packages; {len(packages)} given")
     differences = compare_packages(Path(packages[0]), Path(packages[1]))
     for difference in differences:
-        path, first, second = map(printing.printable, difference)
+        path, first, second = map(printable, difference)
         print(f"{path or 'packing'}: {first} | {second}")
     print("byte-equal" if not differences else f"{len(differences)} differences")
     return 1 if differences else 0

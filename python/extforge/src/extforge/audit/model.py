@@ -31,19 +31,23 @@ class Format(Enum):
     WHEEL = "wheel"
 
 
+class Location(NamedTuple):
+    """Where the bytes of an entry can be read: never under a name taken from an archive."""
+
+    file: Path
+    offset: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file, directory or symlink of a package.
-
-    ``location`` is where the bytes of a file can be read; never a name taken from an archive.
-    """
+    """One file, directory or symlink of a package; only files have a location."""
 
     path: str
     kind: Kind
     mode: int
     size: int = 0
     link_target: str = ""
-    location: Path | None = None
+    location: Location | None = None
 
 
 class Import(NamedTuple):

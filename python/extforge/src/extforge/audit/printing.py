@@ -1,4 +1,4 @@
-"""Reports as text and as JSON. Names from a package are printed escaped: they may hold terminal commands."""
+"""Reports as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from extforge.audit.checks import CHECKS
+from extforge.audit.escaping import printable
 from extforge.audit.model import Finding, Level, Report
-
-
-def printable(text: str) -> str:
-    """``text`` with everything that is no ordinary character escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def as_text(report: Report, strict: bool) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from extforge.audit.checks import CHECKS
+from extforge.audit.escaping import printable
 from extforge.audit.model import Finding, Level, Report
-from extforge.audit.printing import printable
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {Level.ERROR: "error", Level.WARNING: "warning", Level.UNVERIFIED: "note"}

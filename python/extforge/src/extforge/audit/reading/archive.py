@@ -1,8 +1,8 @@
 """Archives and directories as a table of entries.
 
-An archive's files are written under numbers into a temporary directory that the caller owns, never under the
-names that the archive gives them: a hostile name can therefore lead nowhere. Memory stays bounded because
-members are copied in chunks and headers of unreasonable size are refused before they are read.
+The bytes of an archive's files are written one behind the other into a single temporary file that the caller
+owns, never under the names that the archive gives them: a hostile name can therefore lead nowhere. Memory
+stays bounded because members are copied in chunks, and headers of unreasonable size are refused unread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from conda_package_streaming.package_streaming import TarfileNoSameOwner, tar_generator
 
-from extforge.audit.model import Entry, Kind
+from extforge.audit.model import Entry, Kind, Location
 from extforge.audit.reading.limits import Deadline, Limits
 from extforge.errors import BadInputError, NotFoundError
 
@@ -71,11 +71,11 @@ class CarefulTarInfo(tarfile.TarInfo):
 
 
 class Unpacker:
-    """Collects the entries of one archive below ``directory``, within ``limits``."""
+    """Collects the entries of one archive, and their bytes in ``spool``, within ``limits``."""
 
-    def __init__(self, directory: Path, packed: int, limits: Limits) -> None:
+    def __init__(self, spool: IO[bytes], packed: int, limits: Limits) -> None:
         self.entries: dict[str, Entry] = {}
-        self._directory = directory
+        self._spool = spool
         self._limits = limits
         self._largest = limits.largest_unpacked(packed)
         self._left = self._largest
@@ -84,16 +84,15 @@ class Unpacker:
     def add_file(self, name: str, mode: int, content: IO[bytes]) -> None:
         """Copy one file's bytes."""
         path = self._accept(name)
-        location = self._directory / str(len(self.entries))
+        location = Location(Path(self._spool.name), self._spool.tell())
         size = 0
-        with location.open("wb") as out:
-            while chunk := content.read(CHUNK):
-                size += len(chunk)
-                self._left -= len(chunk)
-                if self._left < 0:
-                    raise BadInputError(f"unpacks to more than {self._largest} bytes; seen at {path!r}")
-                self.deadline.check()
-                out.write(chunk)
+        while chunk := content.read(CHUNK):
+            size += len(chunk)
+            self._left -= len(chunk)
+            if self._left < 0:
+                raise BadInputError(f"unpacks to more than {self._largest} bytes; seen at {path!r}")
+            self.deadline.check()
+            self._spool.write(chunk)
         self.entries[path] = Entry(path, Kind.FILE, mode, size, location=location)
 
     def add_hard_link(self, name: str, mode: int, target: str) -> None:
@@ -144,9 +143,9 @@ def checked_name(name: str, limits: Limits) -> str:
     return str(path)
 
 
-def unpack_conda(path: Path, directory: Path, limits: Limits) -> dict[str, Entry]:
+def unpack_conda(path: Path, spool: IO[bytes], limits: Limits) -> dict[str, Entry]:
     """Entries of a ``.conda`` file: a zip that holds one ``info-`` and one ``pkg-`` tar."""
-    unpacker = Unpacker(directory, path.stat().st_size, limits)
+    unpacker = Unpacker(spool, path.stat().st_size, limits)
     with guarded_zip(path, limits) as archive:
         for component in ("info-", "pkg-"):
             found = [i for i in archive.infolist() if i.filename.startswith(component)]
@@ -157,9 +156,9 @@ def unpack_conda(path: Path, directory: Path, limits: Limits) -> dict[str, Entry
     return unpacker.entries
 
 
-def unpack_tar_bz2(path: Path, directory: Path, limits: Limits) -> dict[str, Entry]:
+def unpack_tar_bz2(path: Path, spool: IO[bytes], limits: Limits) -> dict[str, Entry]:
     """Entries of a ``.tar.bz2`` file."""
-    unpacker = Unpacker(directory, path.stat().st_size, limits)
+    unpacker = Unpacker(spool, path.stat().st_size, limits)
     with bz2.open(path) as plain:
         _unpack_tar(plain, unpacker)
     return unpacker.entries
@@ -181,9 +180,9 @@ def _unpack_tar(stream: Any, unpacker: Unpacker) -> None:
             raise BadInputError(f"entry {member.name[:200]!r} is neither file, directory nor link")
 
 
-def unpack_wheel(path: Path, directory: Path, limits: Limits) -> dict[str, Entry]:
+def unpack_wheel(path: Path, spool: IO[bytes], limits: Limits) -> dict[str, Entry]:
     """Entries of a ``.whl`` file."""
-    unpacker = Unpacker(directory, path.stat().st_size, limits)
+    unpacker = Unpacker(spool, path.stat().st_size, limits)
     with guarded_zip(path, limits) as archive:
         for info in archive.infolist():
             mode = (info.external_attr >> 16) & 0xFFFF
@@ -266,5 +265,5 @@ def entry_on_disk(root: Path, path: Path, limits: Limits) -> Entry:
     if stat.S_ISDIR(status.st_mode):
         return Entry(name, Kind.DIRECTORY, mode)
     if stat.S_ISREG(status.st_mode):
-        return Entry(name, Kind.FILE, mode, status.st_size, location=path)
+        return Entry(name, Kind.FILE, mode, status.st_size, location=Location(path))
     raise BadInputError(f"entry {name!r} is neither file, directory nor link")

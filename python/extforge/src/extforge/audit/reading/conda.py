@@ -76,8 +76,11 @@ def _strings(index: Mapping[str, Any], key: str, source: str) -> list[str]:
 
 
 def _paths(paths: Mapping[str, Any], source: str) -> dict[str, FileClaim]:
+    listed = paths.get("paths") or []
+    if not isinstance(listed, list):
+        raise BadInputError(f"{source}: 'paths' is not a list")
     files = {}
-    for item in paths.get("paths") or []:
+    for item in listed:
         if not isinstance(item, dict) or not isinstance(item.get("_path"), str):
             raise BadInputError(f"{source}: an entry has no '_path'")
         size = item.get("size_in_bytes")

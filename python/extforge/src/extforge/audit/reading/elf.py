@@ -6,10 +6,11 @@ pyelftools supplies the structures; symbol tables are read in bulk, since large 
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator
 from functools import cache
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from elftools.common.exceptions import ELFError
 from elftools.common.utils import struct_parse
@@ -66,9 +67,8 @@ def is_linked_elf(head: bytes) -> bool:
     return struct.unpack_from(f"{order}H", head, 16)[0] in (EXECUTABLE, SHARED_OBJECT)
 
 
-def read_elf(stream: IO[bytes], deadline: Deadline) -> Elf:
+def read_elf(window: Window, deadline: Deadline) -> Elf:
     """Read one ELF file; raise :class:`Malformed` when its headers cannot be followed."""
-    window = Window(stream)
     try:
         return _ElfReader(window, deadline).read()
     except (ELFError, struct.error, UnicodeDecodeError) as error:
@@ -137,9 +137,7 @@ class _ElfReader:
         )
 
     def _parse(self, structure: Any, offset: int) -> Any:
-        if offset >= self._window.size:
-            raise Malformed(f"{structure.name} at offset {offset} of a file of {self._window.size}")
-        return struct_parse(structure, self._window.stream, offset)
+        return struct_parse(structure, io.BytesIO(self._window.at(offset, structure.sizeof())))
 
     def _program_headers(self) -> tuple[Any, ...]:
         header = self._header

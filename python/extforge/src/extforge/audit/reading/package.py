@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from tempfile import NamedTemporaryFile
+from typing import IO, NamedTuple
 
+from extforge.audit.escaping import printable
 from extforge.audit.model import Claims, Elf, Entry, Package, SecondOpinion
 from extforge.audit.reading import archive, conda, wheel
 from extforge.audit.reading.cuobjdump import ask_cuobjdump
@@ -17,7 +18,7 @@ from extforge.audit.reading.limits import Deadline, Limits
 from extforge.audit.reading.window import Malformed, Window
 from extforge.errors import BadInputError, NotFoundError
 
-SUFFIXES: dict[str, Callable[[Path, Path, Limits], dict[str, Entry]]] = {
+SUFFIXES: dict[str, Callable[[Path, IO[bytes], Limits], dict[str, Entry]]] = {
     ".conda": archive.unpack_conda,
     ".tar.bz2": archive.unpack_tar_bz2,
     ".whl": archive.unpack_wheel,
@@ -36,28 +37,30 @@ def read_package(path: Path, cuobjdump: Path | None = None, limits: Limits = DEF
     """
     if not path.exists():
         raise NotFoundError(f"{path} does not exist")
-    with ExitStack() as stack:
-        try:
-            entries, suffix = _entries(path, stack, limits)
-            reader = _Reader(entries, limits)
-            file_name = path.name if suffix else ""
-            claims = _claims(reader, entries, file_name, suffix)
-            packed = path.stat().st_size if suffix else sum(e.size for e in entries.values())
-            return look_at_files(path.name, claims, entries, limits.deadline(packed), cuobjdump)
-        except BadInputError as error:
-            raise BadInputError(f"{path}: {error}") from error
-        except archive.DAMAGE as error:
-            raise BadInputError(f"{path}: damaged: {type(error).__name__}: {error}") from error
+    try:
+        with _unpacked(path, limits) as (entries, suffix):
+            claims = _claims(_Reader(entries, limits), entries, path.name if suffix else "", suffix)
+            size = path.stat().st_size if suffix else sum(e.size for e in entries.values())
+            return look_at_files(path.name, claims, entries, limits.deadline(size), cuobjdump)
+    except BadInputError as error:
+        raise BadInputError(printable(f"{path}: {error}")) from error
+    except archive.DAMAGE as error:
+        raise BadInputError(printable(f"{path}: damaged: {type(error).__name__}: {error}")) from error
 
 
-def _entries(path: Path, stack: ExitStack, limits: Limits) -> tuple[dict[str, Entry], str]:
+@contextmanager
+def _unpacked(path: Path, limits: Limits) -> Iterator[tuple[dict[str, Entry], str]]:
+    """The entries and the archive's suffix (empty for a directory), as long as they can be read."""
     if path.is_dir():
-        return archive.walk_directory(path, limits), ""
+        yield archive.walk_directory(path, limits), ""
+        return
     suffix = next((s for s in SUFFIXES if path.name.endswith(s)), "")
     if not suffix:
         raise BadInputError(f"is no package; valid are {', '.join(SUFFIXES)} and an unpacked directory")
-    directory = Path(stack.enter_context(TemporaryDirectory(prefix="extforge-audit-")))
-    return SUFFIXES[suffix](path, directory, limits), suffix
+    with NamedTemporaryFile(prefix="extforge-audit-") as spool:
+        entries = SUFFIXES[suffix](path, spool, limits)
+        spool.flush()
+        yield entries, suffix
 
 
 class _Reader:
@@ -75,7 +78,8 @@ class _Reader:
             raise BadInputError(
                 f"{path} has {entry.size} bytes; {self._limits.metadata_bytes} is the most read"
             )
-        return entry.location.read_bytes()
+        with entry.location.file.open("rb") as stream:
+            return Window(stream, entry.location.offset, entry.size).at(0, entry.size)
 
 
 def _claims(reader: _Reader, entries: Mapping[str, Entry], file_name: str, suffix: str) -> Claims:
@@ -95,21 +99,41 @@ def look_at_files(
     prefixes: dict[str, frozenset[str]] = {}
     elves: dict[str, Elf] = {}
     opinions: dict[str, SecondOpinion] = {}
-    for entry in entries.values():
-        if entry.location is None:
-            continue
+    for entry, window in _windows(entries):
         deadline.check()
         claim = claims.files.get(entry.path)
         wanted = {BUILD_PREFIX, claim.placeholder if claim else ""} - {""}
-        look = _look(entry.location, wanted, deadline)
+        look = _look(window, wanted, deadline)
         digests[entry.path] = look.digest
         if look.found:
             prefixes[entry.path] = look.found
         if is_linked_elf(look.head) and not entry.path.startswith(claims.metadata_root):
-            elf = elves[entry.path] = _read_elf(entry.location, deadline)
+            elf = elves[entry.path] = _read_elf(window, deadline)
             if elf.device_images and cuobjdump is not None:
-                opinions[entry.path] = ask_cuobjdump(cuobjdump, entry.location)
+                opinions[entry.path] = _ask(cuobjdump, window)
     return Package(source, claims, entries, digests, prefixes, elves, opinions)
+
+
+def _windows(entries: Mapping[str, Entry]) -> Iterator[tuple[Entry, Window]]:
+    """Each file's bytes; the files of an archive lie in one file, which is opened once."""
+    with ExitStack() as stack:
+        opened, stream = Path(), None
+        for entry in entries.values():
+            if entry.location is None:
+                continue
+            if stream is None or entry.location.file != opened:
+                stack.pop_all().close()
+                opened = entry.location.file
+                stream = stack.enter_context(opened.open("rb"))
+            yield entry, Window(stream, entry.location.offset, entry.size)
+
+
+def _ask(cuobjdump: Path, window: Window) -> SecondOpinion:
+    with NamedTemporaryFile(prefix="extforge-audit-", suffix=".so") as library:
+        for piece in window.pieces(0):
+            library.write(piece.content)
+        library.flush()
+        return ask_cuobjdump(cuobjdump, Path(library.name))
 
 
 class _Look(NamedTuple):
@@ -118,21 +142,19 @@ class _Look(NamedTuple):
     found: frozenset[str]
 
 
-def _look(location: Path, wanted: set[str], deadline: Deadline) -> _Look:
+def _look(window: Window, wanted: set[str], deadline: Deadline) -> _Look:
     digest, head = hashlib.sha256(), b""
     found: set[str] = set()
-    with location.open("rb") as stream:
-        for piece in Window(stream).pieces(LONGEST_PREFIX):
-            deadline.check()
-            head = head or piece.content[:64]
-            digest.update(memoryview(piece.content)[piece.repeated :])
-            found |= {w for w in wanted - found if w.encode() in piece.content}
+    for piece in window.pieces(LONGEST_PREFIX):
+        deadline.check()
+        head = head or piece.content[:64]
+        digest.update(memoryview(piece.content)[piece.repeated :])
+        found |= {w for w in wanted - found if w.encode() in piece.content}
     return _Look(digest.hexdigest(), head, frozenset(found))
 
 
-def _read_elf(location: Path, deadline: Deadline) -> Elf:
-    with location.open("rb") as stream:
-        try:
-            return read_elf(stream, deadline)
-        except Malformed as error:
-            return Elf(machine="", bits=0, unread=(f"ELF headers: {error}",))
+def _read_elf(window: Window, deadline: Deadline) -> Elf:
+    try:
+        return read_elf(window, deadline)
+    except Malformed as error:
+        return Elf(machine="", bits=0, unread=(f"ELF headers: {error}",))

@@ -26,7 +26,6 @@ BUILD_ROOTS = (
     b"_build_env/",
 )
 PATH_CHARACTERS = re.compile(rb"[\w./+@-]+")
-# A path inside a longer word (``/usr/home/``) or a bare directory name is no build path.
 BEFORE_PATH = re.compile(rb"[\w./+@-]+\Z")
 OPERATOR = re.compile(rb"aten::([A-Za-z_][A-Za-z_0-9]*)(?:\.[A-Za-z_0-9]+)?(?=[\0(])")
 OVERLAP = 512
@@ -63,7 +62,7 @@ def scan(window: Window, deadline: Deadline) -> Scan:
 def _find_build_paths(piece: bytes, offset: int, result: Scan) -> None:
     for root in BUILD_ROOTS:
         for at in occurrences(piece, root):
-            if len(result.build_paths) < MOST_KEPT and (path := path_around(piece, at)):
+            if len(result.build_paths) < MOST_KEPT and (path := path_around(piece, at, root)):
                 result.build_paths.setdefault(path, offset + at)
 
 
@@ -94,13 +93,15 @@ def occurrences(piece: bytes, needle: bytes) -> Iterator[int]:
         at = piece.find(needle, at + 1)
 
 
-def path_around(piece: bytes, at: int) -> str:
-    """The path of which the bytes at ``at`` are part, or nothing when it is no path below a build root."""
+def path_around(piece: bytes, at: int, root: bytes) -> str:
+    """The path below ``root`` that the bytes at ``at`` belong to; empty when it is none.
+
+    A root that begins with a slash must begin the path: ``/usr/home/x`` is not below ``/home``.
+    """
     before = BEFORE_PATH.search(piece, max(0, at - 256), at)
-    start = before.start() if before else at
-    whole = PATH_CHARACTERS.match(piece, start)
-    if whole is None:
+    if before and root.startswith(b"/"):
         return ""
-    text = whole.group().decode("ascii", "replace")
+    whole = PATH_CHARACTERS.match(piece, before.start() if before else at)
+    text = whole.group().decode("ascii", "replace") if whole else ""
     below = text.split("/", 3)
     return text if text.startswith("/") and len(below) == 4 and below[3] else ""

@@ -22,24 +22,25 @@ class Piece(NamedTuple):
 
 
 class Window:
-    """A file opened for reading, as offsets and lengths."""
+    """The ``size`` bytes from ``start`` of an open file (by default, all of it), as offsets and lengths."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream = stream
-        self.size = stream.seek(0, os.SEEK_END)
+    def __init__(self, stream: IO[bytes], start: int = 0, size: int | None = None) -> None:
+        self._stream = stream
+        self._start = start
+        self.size = stream.seek(0, os.SEEK_END) - start if size is None else size
 
     def at(self, offset: int, length: int, largest: int = 64 << 20) -> bytes:
         """Return exactly ``length`` bytes from ``offset``."""
         if offset < 0 or length < 0 or length > largest or offset + length > self.size:
             raise Malformed(f"{length} bytes at offset {offset} of a file of {self.size}")
-        self.stream.seek(offset)
-        return self.stream.read(length)
+        self._stream.seek(self._start + offset)
+        return self._stream.read(length)
 
     def pieces(self, overlap: int) -> Iterator[Piece]:
         """Yield the whole file; each piece repeats up to ``overlap`` bytes of the one before it."""
-        self.stream.seek(0)
+        self._stream.seek(self._start)
         offset, tail = 0, b""
-        while piece := self.stream.read(PIECE):
+        while piece := self._stream.read(min(PIECE, self.size - offset)):
             yield Piece(offset - len(tail), tail + piece, len(tail))
             offset += len(piece)
-            tail = piece[-overlap:]
+            tail = piece[-overlap:] if overlap else b""

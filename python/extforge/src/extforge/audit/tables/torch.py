@@ -90,7 +90,7 @@ def exported_shims(library: Path) -> set[str]:
     if not library.exists():
         return set()
     with library.open("rb") as stream:
-        return {name for name in read_elf(stream, Deadline(600)).exports if SHIM.fullmatch(name)}
+        return {name for name in read_elf(Window(stream), Deadline(600)).exports if SHIM.fullmatch(name)}
 
 
 def spelled_operators(library: Path) -> set[str]:
