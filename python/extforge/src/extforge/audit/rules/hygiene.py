@@ -18,7 +18,11 @@ def build_paths(package: Package, context: Context) -> Iterator[Observation]:
     for path, elf in package.elves.items():
         claim = package.claims.files.get(path)
         placeholder = claim.placeholder if claim else ""
-        leaks = [p for p in elf.build_paths if not placeholder or not p.startswith(placeholder)]
+        leaks = [
+            p
+            for p in elf.build_paths
+            if p not in elf.run_paths and not (placeholder and p.startswith(placeholder))
+        ]
         if leaks:
             yield Observation(
                 path, "runs anywhere", f"names {listed(leaks, 3)}", "CXXFLAGS -ffile-prefix-map"
