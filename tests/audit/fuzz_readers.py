@@ -18,7 +18,7 @@ import atheris
 with atheris.instrument_imports(include=["extforge", "elftools", "tarfile", "zipfile"]):
     from extforge.audit.reading.elf import read_elf
     from extforge.audit.reading.fatbin import read_device_images
-    from extforge.audit.reading.limits import Deadline, Limits
+    from extforge.audit.reading.limits import Allowance, Limits
     from extforge.audit.reading.package import read_package
     from extforge.audit.reading.window import Malformed, Window
     from extforge.errors import BadInputError
@@ -29,7 +29,7 @@ NAMES = {"conda": "a-1-0.conda", "bz2": "a-1-0.tar.bz2", "whl": "a-1-py3-none-an
 
 def elf(data: bytes) -> None:
     try:
-        read_elf(Window(io.BytesIO(data)), Deadline(10))
+        read_elf(Window(io.BytesIO(data)), Allowance(10))
     except Malformed:
         return
 

@@ -40,6 +40,8 @@ def audit(specs: list[Any], directory: Path, options: Options = Options()) -> tu
     return audit_packages(paths, options).findings
 
 
+HASHED = {"cxx_compiler": "gxx", "target_platform": "linux-64"}
+HASH = "2bc3f7f"  # as conda-build and rattler-build compute it
 # name -> packages that pass strictly, whatever the second opinion on GPU code is
 GOOD: dict[str, Callable[[Packages], Any]] = {
     "cpu": lambda p: p.cpu(),
@@ -68,6 +70,7 @@ GOOD: dict[str, Callable[[Packages], Any]] = {
         MODULE, "thing.abi3.so", tag="cp310-abi3-manylinux_2_17_x86_64", requires=()
     ),
     "run path to a requirement": lambda p: p.wheel(replace(STABLE, run_path="$ORIGIN/../torch/lib")),
+    "hash of the variant": lambda p: p.cpu(build=f"cpu_h{HASH}_0", variant=HASHED),
     "recorded placeholder": lambda p: p.cpu(
         more={"share/config": PLACEHOLDER.encode()}, placeholders={"share/config": PLACEHOLDER}
     ),
@@ -236,6 +239,12 @@ WORDS = {
     "C04": ("cuda_architectures: 80-real;90;120", "lacks sass 12.0, ptx 12.0; has sass 8.0 9.0, ptx 9.0"),
     "P02": ("cp310-abi3: Python 3.10", "Python 3.11: PyType_GetName"),
 }
+
+
+def test_build_string_with_another_hash_is_found(packages: Packages, tmp_path: Path) -> None:
+    (finding,) = audit([packages.cpu(build="cpu_h0000000_0", variant=HASHED)], tmp_path)
+    assert finding.code == "M02"
+    assert finding.observation.seen == f"hash {HASH}"
 
 
 @pytest.mark.parametrize("code", WORDS)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from extforge.audit.model import DeviceImage, Elf
 from extforge.audit.reading.elf import is_linked_elf, read_elf
-from extforge.audit.reading.limits import Deadline
+from extforge.audit.reading.limits import Allowance
 from extforge.audit.reading.window import Malformed, Window
 from forging import CLEAN, STABLE, Library
 
@@ -19,7 +19,7 @@ Compiled = Callable[[Library], bytes]
 
 
 def read(content: bytes) -> Elf:
-    return read_elf(Window(io.BytesIO(content)), Deadline(60))
+    return read_elf(Window(io.BytesIO(content)), Allowance(60))
 
 
 # library -> (attribute of what is read, its value)
@@ -42,7 +42,11 @@ CASES: dict[str, tuple[Library, str, Any]] = {
         "build_paths",
         ("/home/me/a.cpp",),
     ),
-    "no build path": (replace(STABLE, strings=("/tmp/x", "/root/.bashrc")), "build_paths", ()),
+    "no build path": (
+        replace(STABLE, strings=("/tmp/x", "/root/.bashrc", "/tmp/.X11-unix/X")),
+        "build_paths",
+        (),
+    ),
     "operators": (replace(STABLE, strings=("aten::sort", "aten::add.Tensor(")), "operators", ("add", "sort")),
     "images": (
         replace(STABLE, images=((2, 80), (1, 120))),
@@ -100,7 +104,8 @@ def _with(content: bytes, offset: int, layout: str, value: int) -> bytes:
 # What is overwritten in the ELF header, and what the refusal names.
 LIES = {
     "program headers beyond the end": (32, "<Q", 1 << 60, "56 bytes at offset"),
-    "too many program headers": (56, "<H", 0xFFFF, "65535 program headers"),
+    "too many program headers": (56, "<H", 0xFFFF, "bytes at offset"),
+    "program headers all at one place": (54, "<I", 0xFFFF0000, "more than 20000 headers"),
     "class": (4, "<B", 7, "ELF class 7"),
 }
 
@@ -116,3 +121,26 @@ def test_lying_header_is_malformed(lie: str, compiled: Compiled) -> None:
 def test_truncated_file_is_malformed(length: int, compiled: Compiled) -> None:
     with pytest.raises(Malformed):
         read(compiled(STABLE)[:length])
+
+
+def test_versions_that_go_round_are_malformed(compiled: Compiled) -> None:
+    """Found by fuzzing: counts that multiply, and links that lead nowhere new."""
+    content = bytearray(compiled(replace(STABLE, versions=("GLIBC_2.30",))))
+    at = _value_at(content, 0x6FFFFFFE)  # DT_VERNEED; in these libraries addresses are offsets
+    struct.pack_into("<H", content, at + 2, 0xFFFF)  # vn_cnt
+    struct.pack_into("<I", content, at + 16 + 12, 0)  # vna_next
+    with pytest.raises(Malformed, match="more than 20000 headers, dynamic entries and versions"):
+        read(bytes(content))
+
+
+def _value_at(content: bytearray, tag: int) -> int:
+    """The value of a dynamic entry."""
+    entry = content.index(struct.pack("<Q", tag))
+    value: int = struct.unpack_from("<Q", content, entry + 8)[0]
+    return value
+
+
+def test_more_names_than_memory_allows_is_malformed(compiled: Compiled) -> None:
+    window = Window(io.BytesIO(compiled(STABLE)))
+    with pytest.raises(Malformed, match="more symbol names"):
+        read_elf(window, Allowance(60, symbol_bytes=100))

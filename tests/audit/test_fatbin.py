@@ -13,7 +13,7 @@ from extforge.audit.model import DeviceImage
 from extforge.audit.reading.cuobjdump import ask_cuobjdump
 from extforge.audit.reading.elf import read_elf
 from extforge.audit.reading.fatbin import architecture_name, read_device_images
-from extforge.audit.reading.limits import Deadline
+from extforge.audit.reading.limits import Allowance
 from extforge.audit.reading.window import Malformed, Window
 from forging import fat_binary
 
@@ -81,7 +81,7 @@ def test_reader_agrees_with_nvcc_and_cuobjdump(name: str, tmp_path: Path) -> Non
     command = [nvcc, "-shared", "-Xcompiler", "-fPIC", *options, *flags, "-cudart", "shared"]
     subprocess.run([*command, "-o", str(library), str(tmp_path / "k.cu")], check=True, capture_output=True)
     with library.open("rb") as stream:
-        elf = read_elf(Window(stream), Deadline(60))
+        elf = read_elf(Window(stream), Allowance(60))
     # nvcc puts code of its own runtime, for its default architectures, into some libraries.
     assert {f"{i.kind} {i.architecture}" for i in elf.device_images} >= wanted
     program = shutil.which("cuobjdump")

@@ -13,7 +13,7 @@ import pytest
 from extforge.audit import audit_packages
 from extforge.audit.reading.elf import read_elf
 from extforge.audit.reading.fatbin import read_device_images
-from extforge.audit.reading.limits import Deadline, Limits
+from extforge.audit.reading.limits import Allowance, Limits
 from extforge.audit.reading.package import read_package
 from extforge.audit.reading.window import Malformed, Window
 from extforge.audit.requirements import read_conda_requirement, read_wheel_requirement
@@ -65,7 +65,7 @@ def test_damaged_elf_is_read_or_malformed(
     compiled: Callable[[Library], bytes], changes: Changes, keep: float
 ) -> None:
     window = Window(io.BytesIO(damaged(compiled(CUDA), changes, keep)))
-    elf, text = outcome(lambda: read_elf(window, Deadline(20)), Malformed)
+    elf, text = outcome(lambda: read_elf(window, Allowance(20)), Malformed)
     assert elf is not None or text
 
 
@@ -76,7 +76,7 @@ def test_elf_whose_numbers_lie_is_read_or_malformed(
 ) -> None:
     content = compiled(CUDA)
     lying = content[: place * 8] + value.to_bytes(8, "little") + content[place * 8 + 8 :]
-    elf, text = outcome(lambda: read_elf(Window(io.BytesIO(lying)), Deadline(20)), Malformed)
+    elf, text = outcome(lambda: read_elf(Window(io.BytesIO(lying)), Allowance(20)), Malformed)
     assert elf is not None or text
 
 

@@ -108,6 +108,10 @@ HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda d: conda(d / "a-1-0.conda", tar([]), tar([("info/index.json", b"[" * 100_000)])),
         "is not JSON",
     ),
+    "metadata endless": (
+        lambda d: conda(d / "a-1-0.conda", tar([]), tar([("info/index.json", b"[" + b"0," * 2_000_001)])),
+        "holds 2000002 elements",
+    ),
     "metadata a list": (
         lambda d: conda(d / "a-1-0.conda", tar([]), tar([("info/index.json", b"[]")])),
         "an object is valid",

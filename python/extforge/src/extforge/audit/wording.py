@@ -227,7 +227,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(
         "C08",
         WARNING,
-        "cuobjdump sees other GPU code than the headers of the fat binaries state.",
+        "NVIDIA's cuobjdump sees other GPU code than the headers of the fat binaries state.",
         "Compare `cuobjdump --list-elf --list-ptx` with this report, and rebuild the library.",
     ),
     Wording(

@@ -24,7 +24,7 @@ from typing import IO, Any
 from conda_package_streaming.package_streaming import TarfileNoSameOwner, tar_generator
 
 from extforge.audit.model import Entry, Kind, Location
-from extforge.audit.reading.limits import Deadline, Limits
+from extforge.audit.reading.limits import Allowance, Limits
 from extforge.errors import BadInputError, NotFoundError
 
 if sys.version_info >= (3, 14):
@@ -79,7 +79,7 @@ class Unpacker:
         self._limits = limits
         self._largest = limits.largest_unpacked(packed)
         self._left = self._largest
-        self.deadline = limits.deadline(packed)
+        self.allowance = limits.allowance(packed)
 
     def add_file(self, name: str, mode: int, content: IO[bytes]) -> None:
         """Copy one file's bytes."""
@@ -91,7 +91,7 @@ class Unpacker:
             self._left -= len(chunk)
             if self._left < 0:
                 raise BadInputError(f"unpacks to more than {self._largest} bytes; seen at {path!r}")
-            self.deadline.check()
+            self.allowance.check_time()
             self._spool.write(chunk)
         self.entries[path] = Entry(path, Kind.FILE, mode, size, location=location)
 
@@ -111,14 +111,14 @@ class Unpacker:
     def add_directory(self, name: str, mode: int) -> None:
         """Note one directory; naming one twice is harmless."""
         path = checked_name(name, self._limits)
-        self.deadline.check()
+        self.allowance.check_time()
         if path not in self.entries and path != ".":
             self._count()
             self.entries[path] = Entry(path, Kind.DIRECTORY, mode)
 
     def _accept(self, name: str) -> str:
         path = checked_name(name, self._limits)
-        self.deadline.check()
+        self.allowance.check_time()
         self._count()
         if path in self.entries:
             raise BadInputError(f"entry {path!r} occurs twice; installers disagree about which one wins")
@@ -232,9 +232,9 @@ def central_directory_size(path: Path) -> int:
 
 def walk_directory(root: Path, limits: Limits) -> dict[str, Entry]:
     """Entries below ``root``; symlinks are noted and not followed."""
-    deadline = limits.deadline(0)
+    allowance = limits.allowance(0)
     entries: dict[str, Entry] = {}
-    for path in _walk(root, deadline):
+    for path in _walk(root, allowance):
         if len(entries) >= limits.entries:
             raise BadInputError(f"holds more than {limits.entries} entries")
         entry = entry_on_disk(root, path, limits)
@@ -242,11 +242,11 @@ def walk_directory(root: Path, limits: Limits) -> dict[str, Entry]:
     return entries
 
 
-def _walk(root: Path, deadline: Deadline) -> Iterator[Path]:
+def _walk(root: Path, allowance: Allowance) -> Iterator[Path]:
     waiting = [root]
     while waiting:
         for child in sorted(waiting.pop().iterdir()):
-            deadline.check()
+            allowance.check_time()
             yield child
             if child.is_dir() and not child.is_symlink():
                 waiting.append(child)

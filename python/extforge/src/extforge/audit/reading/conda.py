@@ -12,6 +12,9 @@ from extforge.errors import BadInputError
 
 Reader = Callable[[str], bytes]
 ROOT = "info/"
+# JSON grows when it is parsed: an element of two characters takes up to 200 bytes. The list of 150,000 files
+# has a million elements.
+MOST_ELEMENTS = 2_000_000
 
 
 def read_conda_claims(read: Reader, present: Mapping[str, object], file_name: str) -> Claims:
@@ -59,8 +62,12 @@ def index_claims(index: Mapping[str, Any], source: str, files: dict[str, FileCla
 
 def parse_object(read: Reader, path: str) -> dict[str, Any]:
     """Parse a JSON file that must hold an object."""
+    content = read(path)
+    elements = sum(content.count(mark) for mark in (b"[", b"{", b","))
+    if elements > MOST_ELEMENTS:
+        raise BadInputError(f"{path} holds {elements} elements; {MOST_ELEMENTS} is the most read")
     try:
-        value = json.loads(read(path))
+        value = json.loads(content)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInputError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):

@@ -17,7 +17,7 @@ from elftools.common.utils import struct_parse
 from elftools.elf.structs import ELFStructs
 
 from extforge.audit.model import Elf, Import
-from extforge.audit.reading.limits import Deadline
+from extforge.audit.reading.limits import Allowance
 from extforge.audit.reading.scan import scan
 from extforge.audit.reading.window import Malformed, Window
 
@@ -37,8 +37,8 @@ VER_FLG_WEAK = 2
 LISTS = ("DT_NEEDED", "DT_RPATH", "DT_RUNPATH", "DT_SONAME")
 STB_GLOBAL, STB_WEAK, STB_UNIQUE = 1, 2, 10
 VISIBLE = (0, 3)  # STV_DEFAULT, STV_PROTECTED
-MOST_HEADERS, MOST_SYMBOLS, MOST_BUCKETS = 10_000, 4_000_000, 4_000_000
-LONGEST_NAME, MOST_NAME_BYTES = 1 << 16, 256 << 20
+MOST_HEADERS, MOST_SYMBOLS, MOST_BUCKETS = 20_000, 4_000_000, 4_000_000
+LONGEST_NAME, LONGEST_STRINGS = 1 << 16, 128 << 20
 CXX_EXAMPLES = 3
 BATCH = 1 << 16
 
@@ -67,10 +67,10 @@ def is_linked_elf(head: bytes) -> bool:
     return struct.unpack_from(f"{order}H", head, 16)[0] in (EXECUTABLE, SHARED_OBJECT)
 
 
-def read_elf(window: Window, deadline: Deadline) -> Elf:
+def read_elf(window: Window, allowance: Allowance) -> Elf:
     """Read one ELF file; raise :class:`Malformed` when its headers cannot be followed."""
     try:
-        return _ElfReader(window, deadline).read()
+        return _ElfReader(window, allowance).read()
     except (ELFError, struct.error, UnicodeDecodeError) as error:
         raise Malformed(str(error)) from error
 
@@ -84,12 +84,13 @@ def _structures(little_endian: bool, bits: int) -> ELFStructs:
 
 
 class _ElfReader:
-    def __init__(self, window: Window, deadline: Deadline) -> None:
+    def __init__(self, window: Window, allowance: Allowance) -> None:
         ident = window.at(0, 16)
         if ident[:4] != b"\x7fELF" or ident[4] not in (1, 2) or ident[5] not in (1, 2):
             raise Malformed(f"ELF class {ident[4]}, byte order {ident[5]}")
         self._window = window
-        self._deadline = deadline
+        self._allowance = allowance
+        self._parses_left = MOST_HEADERS
         self._bits = 32 * ident[4]
         self._order = "<" if ident[5] == 1 else ">"
         self._structs = _structures(ident[5] == 1, self._bits)
@@ -109,7 +110,7 @@ class _ElfReader:
         names = {t: tuple(self._text(strings, o) for o in offsets) for t, offsets in self._lists.items()}
         versions = self._version_needs(strings)
         imports, exports, cxx_exports = self._read_symbols(strings, versions)
-        scanned = scan(self._window, self._deadline)
+        scanned = scan(self._window, self._allowance)
         by_type = {p.p_type: p for p in self._programs}
         stack = by_type.get("PT_GNU_STACK")
         run_path_tag = "RUNPATH" if names["DT_RUNPATH"] else "RPATH" if names["DT_RPATH"] else ""
@@ -137,21 +138,23 @@ class _ElfReader:
         )
 
     def _parse(self, structure: Any, offset: int) -> Any:
+        # Lists that count or link themselves may be made to go round; no real file has so many entries.
+        self._parses_left -= 1
+        if self._parses_left < 0:
+            raise Malformed(f"more than {MOST_HEADERS} headers, dynamic entries and versions")
         return struct_parse(structure, io.BytesIO(self._window.at(offset, structure.sizeof())))
 
     def _program_headers(self) -> tuple[Any, ...]:
         header = self._header
-        count, size = header.e_phnum, header.e_phentsize
-        if count > MOST_HEADERS:
-            raise Malformed(f"{count} program headers")
-        return tuple(self._parse(self._structs.Elf_Phdr, header.e_phoff + i * size) for i in range(count))
+        offsets = (header.e_phoff + i * header.e_phentsize for i in range(header.e_phnum))
+        return tuple(self._parse(self._structs.Elf_Phdr, offset) for offset in offsets)
 
     def _read_dynamic(self) -> None:
         dynamic = next((p for p in self._programs if p.p_type == "PT_DYNAMIC"), None)
         if dynamic is None:
             return
         size = self._structs.Elf_Dyn.sizeof()
-        for i in range(min(dynamic.p_filesz // size, MOST_HEADERS)):
+        for i in range(dynamic.p_filesz // size):
             entry = self._parse(self._structs.Elf_Dyn, dynamic.p_offset + i * size)
             if entry.d_tag == "DT_NULL":
                 return
@@ -170,7 +173,7 @@ class _ElfReader:
         if "DT_STRTAB" not in self._numbers:
             return b""
         length = self._numbers.get("DT_STRSZ", 0)
-        return self._window.at(self._offset(self._numbers["DT_STRTAB"]), length, MOST_NAME_BYTES)
+        return self._window.at(self._offset(self._numbers["DT_STRTAB"]), length, LONGEST_STRINGS)
 
     def _text(self, strings: bytes, offset: int) -> str:
         end = strings.find(b"\0", offset, offset + LONGEST_NAME)
@@ -184,7 +187,6 @@ class _ElfReader:
         imports: dict[tuple[str, str], Import] = {}
         exports: set[str] = set()
         cxx_exports: list[str] = []
-        left = MOST_NAME_BYTES
         for name_offset, info, other, section, version in self._symbols():
             binding = info >> 4
             if name_offset == 0 or binding not in (STB_GLOBAL, STB_WEAK, STB_UNIQUE):
@@ -192,9 +194,8 @@ class _ElfReader:
             if section != 0 and (binding != STB_GLOBAL or (other & 3) not in VISIBLE):
                 continue
             name = self._text(strings, name_offset)
-            left -= len(name)
-            if left < 0:
-                raise Malformed(f"symbol names of more than {MOST_NAME_BYTES} bytes")
+            if not self._allowance.take_name(len(name)):
+                raise Malformed("more symbol names in this package than memory is given to")
             if section == 0:
                 needed = versions.get(version & 0x7FFF, Version("", "", False))
                 imports[name, needed.name] = Import(name, needed.name, needed.library, binding == STB_WEAK)
@@ -214,7 +215,7 @@ class _ElfReader:
         name, info, other, section = (0, 1, 2, 3) if self._bits == 64 else (0, 3, 4, 5)
         versions = self._offset(self._numbers["DT_VERSYM"]) if "DT_VERSYM" in self._numbers else None
         for first in range(0, count, BATCH):
-            self._deadline.check()
+            self._allowance.check_time()
             size = min(BATCH, count - first)
             indices = self._version_indices(versions, first, size)
             batch = self._window.at(table + first * layout.size, size * layout.size)
@@ -249,10 +250,18 @@ class _ElfReader:
             # wrote 1 there for an empty hash, up to the string table.
             return max(int(first), self._count_by_neighbour())
         chains = start + 4 * buckets
-        for index in range(last, MOST_SYMBOLS):
-            chain = struct.unpack(f"{self._order}I", self._window.at(chains + 4 * (index - first), 4))[0]
-            if chain & 1:
-                return index + 1
+        return last + 1 + self._chain_length(chains + 4 * (last - first))
+
+    def _chain_length(self, at: int) -> int:
+        """How many links of a hash chain follow until the one whose lowest bit ends it."""
+        left = (self._window.size - at) // 4
+        for passed in range(0, left, BATCH):
+            self._allowance.check_time()
+            size = min(BATCH, left - passed)
+            chain = struct.unpack(f"{self._order}{size}I", self._window.at(at + 4 * passed, 4 * size))
+            end = next((i for i, link in enumerate(chain) if link & 1), None)
+            if end is not None:
+                return passed + end
         raise Malformed("a hash chain without end")
 
     def _count_by_neighbour(self) -> int:
@@ -269,13 +278,11 @@ class _ElfReader:
             return {}
         needs: dict[int, Version] = {}
         at = self._offset(self._numbers["DT_VERNEED"])
-        for _ in range(min(self._numbers.get("DT_VERNEEDNUM", 0), MOST_HEADERS)):
+        for _ in range(self._numbers.get("DT_VERNEEDNUM", 0)):
             need = self._parse(self._structs.Elf_Verneed, at)
             library = self._text(strings, need.vn_file)
             aux_at = at + need.vn_aux
-            for _ in range(min(need.vn_cnt, MOST_HEADERS)):
-                if len(needs) > MOST_HEADERS:
-                    raise Malformed("more versions than a symbol can name")
+            for _ in range(need.vn_cnt):
                 aux = self._parse(self._structs.Elf_Vernaux, aux_at)
                 name = self._text(strings, aux.vna_name)
                 needs[aux.vna_other & 0x7FFF] = Version(name, library, bool(aux.vna_flags & VER_FLG_WEAK))

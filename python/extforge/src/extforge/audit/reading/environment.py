@@ -108,7 +108,7 @@ def _installed(source: str, claims: Claims, root: Path, files: Sequence[str], li
         if path.is_symlink() or path.exists():
             entries[name] = archive.entry_on_disk(root, path, limits)
     size = sum(entry.size for entry in entries.values())
-    return look_at_files(source, claims, entries, limits.deadline(size), None)
+    return look_at_files(source, claims, entries, limits.allowance(size), None)
 
 
 def solve_channels(package: Claims, channels: Sequence[str]) -> tuple[Provider, ...]:

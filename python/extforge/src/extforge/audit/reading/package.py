@@ -14,7 +14,7 @@ from extforge.audit.model import Claims, Elf, Entry, Package, SecondOpinion
 from extforge.audit.reading import archive, conda, wheel
 from extforge.audit.reading.cuobjdump import ask_cuobjdump
 from extforge.audit.reading.elf import is_linked_elf, read_elf
-from extforge.audit.reading.limits import Deadline, Limits
+from extforge.audit.reading.limits import Allowance, Limits
 from extforge.audit.reading.window import Malformed, Window
 from extforge.errors import BadInputError, NotFoundError
 
@@ -41,7 +41,7 @@ def read_package(path: Path, cuobjdump: Path | None = None, limits: Limits = DEF
         with _unpacked(path, limits) as (entries, suffix):
             claims = _claims(_Reader(entries, limits), entries, path.name if suffix else "", suffix)
             size = path.stat().st_size if suffix else sum(e.size for e in entries.values())
-            return look_at_files(path.name, claims, entries, limits.deadline(size), cuobjdump)
+            return look_at_files(path.name, claims, entries, limits.allowance(size), cuobjdump)
     except BadInputError as error:
         raise BadInputError(printable(f"{path}: {error}")) from error
     except archive.DAMAGE as error:
@@ -92,7 +92,7 @@ def _claims(reader: _Reader, entries: Mapping[str, Entry], file_name: str, suffi
 
 
 def look_at_files(
-    source: str, claims: Claims, entries: Mapping[str, Entry], deadline: Deadline, cuobjdump: Path | None
+    source: str, claims: Claims, entries: Mapping[str, Entry], allowance: Allowance, cuobjdump: Path | None
 ) -> Package:
     """Hash every file, look for prefixes of the build machine, and read those that are ELF."""
     digests: dict[str, str] = {}
@@ -100,15 +100,15 @@ def look_at_files(
     elves: dict[str, Elf] = {}
     opinions: dict[str, SecondOpinion] = {}
     for entry, window in _windows(entries):
-        deadline.check()
+        allowance.check_time()
         claim = claims.files.get(entry.path)
         wanted = {BUILD_PREFIX, claim.placeholder if claim else ""} - {""}
-        look = _look(window, wanted, deadline)
+        look = _look(window, wanted, allowance)
         digests[entry.path] = look.digest
         if look.found:
             prefixes[entry.path] = look.found
         if is_linked_elf(look.head) and not entry.path.startswith(claims.metadata_root):
-            elf = elves[entry.path] = _read_elf(window, deadline)
+            elf = elves[entry.path] = _read_elf(window, allowance)
             if elf.device_images and cuobjdump is not None:
                 opinions[entry.path] = _ask(cuobjdump, window)
     return Package(source, claims, entries, digests, prefixes, elves, opinions)
@@ -142,19 +142,19 @@ class _Look(NamedTuple):
     found: frozenset[str]
 
 
-def _look(window: Window, wanted: set[str], deadline: Deadline) -> _Look:
+def _look(window: Window, wanted: set[str], allowance: Allowance) -> _Look:
     digest, head = hashlib.sha256(), b""
     found: set[str] = set()
     for piece in window.pieces(LONGEST_PREFIX):
-        deadline.check()
+        allowance.check_time()
         head = head or piece.content[:64]
         digest.update(memoryview(piece.content)[piece.repeated :])
         found |= {w for w in wanted - found if w.encode() in piece.content}
     return _Look(digest.hexdigest(), head, frozenset(found))
 
 
-def _read_elf(window: Window, deadline: Deadline) -> Elf:
+def _read_elf(window: Window, allowance: Allowance) -> Elf:
     try:
-        return read_elf(window, deadline)
+        return read_elf(window, allowance)
     except Malformed as error:
         return Elf(machine="", bits=0, unread=(f"ELF headers: {error}",))

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from extforge.audit.model import DeviceImage
 from extforge.audit.reading import fatbin
-from extforge.audit.reading.limits import Deadline
+from extforge.audit.reading.limits import Allowance
 from extforge.audit.reading.window import Malformed, Window
 
 # Directories in which packages are built and which no user's machine has.
@@ -30,6 +30,7 @@ BEFORE_PATH = re.compile(rb"[\w./+@-]+\Z")
 OPERATOR = re.compile(rb"aten::([A-Za-z_][A-Za-z_0-9]*)(?:\.[A-Za-z_0-9]+)?(?=[\0(])")
 OVERLAP = 512
 MOST_KEPT = 4096
+MOST_CONTAINERS = 100_000
 T = TypeVar("T")
 
 
@@ -43,18 +44,20 @@ class Scan:
     problems: list[str] = field(default_factory=list)
 
 
-def scan(window: Window, deadline: Deadline) -> Scan:
+def scan(window: Window, allowance: Allowance) -> Scan:
     """Pass once over the file; memory stays at a few pieces, whatever its size."""
     result = Scan()
     containers: set[int] = set()
     for offset, piece, _ in window.pieces(OVERLAP):
-        deadline.check()
+        allowance.check_time()
         containers.update(offset + at for at in occurrences(piece, fatbin.MAGIC))
+        if len(containers) > MOST_CONTAINERS:
+            raise Malformed(f"more than {MOST_CONTAINERS} fat binaries")
         if b"aten::" in piece:
             _keep(result.operators, (m.group(1).decode() for m in OPERATOR.finditer(piece)))
         _find_build_paths(piece, offset, result)
     for container in sorted(containers):
-        deadline.check()
+        allowance.check_time()
         _read_container(window, container, result)
     return result
 
@@ -104,4 +107,5 @@ def path_around(piece: bytes, at: int, root: bytes) -> str:
     whole = PATH_CHARACTERS.match(piece, before.start() if before else at)
     text = whole.group().decode("ascii", "replace") if whole else ""
     below = text.split("/", 3)
-    return text if text.startswith("/") and len(below) == 4 and below[3] else ""
+    hidden = len(below) > 2 and below[2].startswith(".")  # /tmp/.X11-unix is where a server listens
+    return text if text.startswith("/") and len(below) == 4 and below[3] and not hidden else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping
 from email.parser import HeaderParser
 
@@ -118,15 +119,15 @@ def _tag_text(tags: frozenset[Tag]) -> str:
 
 
 def _record(read: Reader, path: str) -> dict[str, FileClaim]:
+    files = {}
     try:
-        rows = list(csv.reader(io.StringIO(read(path).decode())))
+        for row in csv.reader(io.StringIO(read(path).decode())):
+            if len(row) != 3:
+                raise BadInputError(f"{path}: row {','.join(row)[:200]!r} has {len(row)} fields; 3 are valid")
+            size = int(row[2]) if re.fullmatch(r"[0-9]{1,18}", row[2]) else None
+            files[row[0]] = FileClaim(size, _hexadecimal(row[1], path))
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadInputError(f"{path} is not a record of files: {error}") from error
-    files = {}
-    for row in rows:
-        if len(row) != 3:
-            raise BadInputError(f"{path}: row {','.join(row)[:200]!r} has {len(row)} fields; 3 are valid")
-        files[row[0]] = FileClaim(int(row[2]) if row[2].isdigit() else None, _hexadecimal(row[1], path))
     return files
 
 

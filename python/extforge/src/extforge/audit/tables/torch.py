@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from extforge.audit.reading.elf import read_elf
-from extforge.audit.reading.limits import Deadline
+from extforge.audit.reading.limits import Allowance
 from extforge.audit.reading.window import Window
 from extforge.errors import BadInputError
 
@@ -90,7 +90,7 @@ def exported_shims(library: Path) -> set[str]:
     if not library.exists():
         return set()
     with library.open("rb") as stream:
-        return {name for name in read_elf(Window(stream), Deadline(600)).exports if SHIM.fullmatch(name)}
+        return {name for name in read_elf(Window(stream), Allowance(600)).exports if SHIM.fullmatch(name)}
 
 
 def spelled_operators(library: Path) -> set[str]:
