@@ -15,6 +15,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "nvcc: needs NVIDIA's compiler")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "wheels" in str(config.getoption("markexpr")):
+        return
+    skip = pytest.mark.skip(reason="fetches released wheels; run with -m wheels")
+    for item in items:
+        if item.get_closest_marker("wheels"):
+            item.add_marker(skip)
+
+
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
     if shutil.which("gcc") is None:

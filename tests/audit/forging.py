@@ -245,6 +245,22 @@ def _home(version: str) -> str:
     return "libc.so.6" if version.startswith("GLIBC_") else "libstdc++.so.6"
 
 
+def strip(content: bytes, directory: Path) -> bytes:
+    """By binutils: everything that is not needed for loading."""
+    path = directory / "library.so"
+    path.write_bytes(content)
+    subprocess.run(["strip", "--strip-all", str(path)], check=True)
+    return path.read_bytes()
+
+
+def without_sections(content: bytes, directory: Path) -> bytes:
+    """As sstrip does: no section table at all."""
+    changed = bytearray(content)
+    changed[40:48] = bytes(8)
+    changed[60:64] = bytes(4)
+    return bytes(changed)
+
+
 STABLE = Library(uses=("torch_get_mutable_data_ptr",), needed=("libtorch_cpu.so", "libc.so.6"))
 CUDA = Library(
     uses=("torch_get_mutable_data_ptr", "aoti_torch_get_current_cuda_stream", "cudaGetLastError"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from extforge.audit import audit_packages
 from extforge.audit.model import Level
-from forging import CUDA, STABLE, Library, Spec, write_conda
+from forging import CUDA, STABLE, Library, Spec, strip, without_sections, write_conda
 
 FAULTY = {
     "later shim": replace(STABLE, uses=("torch_new_stable_ivalue",)),
@@ -23,22 +22,6 @@ FAULTY = {
     "GPU code": replace(CUDA, images=((2, 80),)),
     "two runtimes": replace(CUDA, needed=("libcudart.so.13", "libcudart-0a1b2c3d.so.13")),
 }
-
-
-def strip(content: bytes, directory: Path) -> bytes:
-    """By binutils: everything that is not needed for loading."""
-    path = directory / "library.so"
-    path.write_bytes(content)
-    subprocess.run(["strip", "--strip-all", str(path)], check=True)
-    return path.read_bytes()
-
-
-def without_sections(content: bytes, directory: Path) -> bytes:
-    """As sstrip does: no section table at all."""
-    changed = bytearray(content)
-    changed[40:48] = bytes(8)
-    changed[60:64] = bytes(4)
-    return bytes(changed)
 
 
 def without_hash(content: bytes, directory: Path) -> bytes:
