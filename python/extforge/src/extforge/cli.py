@@ -26,6 +26,7 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Subcommand("build", "build, test and index the packages of a recipe", "extforge.build"),
+    Subcommand("audit", "compare what packages claim with what they hold", "extforge.audit.command"),
     Subcommand("install", "solve and install an environment", "extforge.install"),
     Subcommand("channel", "make a channel where no conda channel is reachable", "extforge.channel.command"),
 )
