@@ -11,7 +11,7 @@ import pytest
 from extforge.audit import Options, audit_packages
 from extforge.audit.checks import CHECKS
 from extforge.audit.model import Finding, Level
-from forging import CLEAN, CUDA, CUDA_DEPENDS, MODULE, STABLE, Spec, WheelSpec, write_conda
+from forging import CLEAN, CUDA, CUDA_DEPENDS, MODULE, STABLE, Library, Spec, WheelSpec, write_conda
 
 OTHER_MACHINE = 183  # aarch64
 CLASSIC = replace(STABLE, uses=("_ZN3c1010TensorImpl5reshEv", "_ZN2at5emptyEv"))
@@ -239,6 +239,12 @@ WORDS = {
     "C04": ("cuda_architectures: 80-real;90;120", "lacks sass 12.0, ptx 12.0; has sass 8.0 9.0, ptx 9.0"),
     "P02": ("cp310-abi3: Python 3.10", "Python 3.11: PyType_GetName"),
 }
+
+
+def test_driver_needed_by_a_library_of_its_own_is_not_verified(packages: Packages, tmp_path: Path) -> None:
+    library = Library(needed=("libcuda.so.1", "libc.so.6"))
+    (finding,) = audit([packages.cpu(library)], tmp_path)
+    assert (finding.code, finding.level) == ("L04", Level.UNVERIFIED)
 
 
 def test_build_string_with_another_hash_is_found(packages: Packages, tmp_path: Path) -> None:
