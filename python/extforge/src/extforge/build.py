@@ -68,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, help="a recipe.yaml, or the directory that holds it")
     parser.add_argument("--variant", metavar="NAME",
                         help="build one row of the variant table only: cpu, cuda130, ...")
+    parser.add_argument("--python", metavar="VERSION",
+                        help="build for this Python only, of those that the variant files list: 3.12, ...")
     parser.add_argument("--variant-config", "-m", type=Path, action="append", default=[], metavar="FILE",
                         help="a variant file, later ones win "
                              f"(read before: {VARIANT_FILE} here and beside the recipe)")
@@ -84,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build what the arguments ask for, and print the paths of the packages."""
     recipe = find_recipe(arguments.recipe)
     variants = select_row(render(recipe, arguments.variant_config), arguments.variant)
+    variants = select_python(variants, arguments.python)
     if arguments.render:
         print(json.dumps([describe(variant) for variant in variants], indent=1))
         return 0
@@ -149,6 +152,26 @@ def select_row(variants: list[RenderedVariant], name: str | None) -> list[Render
         valid = ", ".join(sorted(filter(None, rows))) or "none, the recipe does not depend on the table"
         raise BadInputError(f"no row {name!r} in the variant table; valid: {valid}")
     return [variant for variant in variants if row_name(variant) in (name, None)]
+
+
+def select_python(variants: list[RenderedVariant], version: str | None) -> list[RenderedVariant]:
+    """Return the packages for one Python, and those that do not depend on it.
+
+    Raises :class:`BadInputError` for a version that the variant files do not list.
+    """
+    listed = {python_version(variant) for variant in variants} - {None}
+    if version is None:
+        return variants
+    if version not in listed:
+        valid = ", ".join(sorted(filter(None, listed))) or "none, because no package here depends on the Python version"
+        raise BadInputError(f"no row for Python {version!r} in the variant table; valid: {valid}")
+    return [variant for variant in variants if python_version(variant) in (version, None)]
+
+
+def python_version(variant: RenderedVariant) -> str | None:
+    """Return the minor version that the variant pins, such as ``3.12``; ``None`` for a package that serves any."""
+    value = variant.variant.get("python")
+    return None if value is None else ".".join(value.split()[0].split(".")[:2])
 
 
 def row_name(variant: RenderedVariant) -> str | None:

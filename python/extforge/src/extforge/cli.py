@@ -24,10 +24,20 @@ class Subcommand(NamedTuple):
     module: str
 
 
+TOOLCHAIN = "extforge.toolchain.commands"
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Subcommand("build", "build, test and index the packages of a recipe", "extforge.build"),
+    Subcommand("audit", "compare what packages claim with what they hold", "extforge.audit.command"),
     Subcommand("install", "solve and install an environment", "extforge.install"),
     Subcommand("channel", "make a channel where no conda channel is reachable", "extforge.channel.command"),
+    Subcommand("doctor", "show what was found, what is wrong and what mends it", f"{TOOLCHAIN}.doctor"),
+    Subcommand("env", "print variables that point every tool at the toolchain", f"{TOOLCHAIN}.env"),
+    Subcommand("run", "run one command in that environment", f"{TOOLCHAIN}.run"),
+    Subcommand("flags", "print compiler and linker flags (also: extforge-config)", f"{TOOLCHAIN}.config"),
+    Subcommand("cmake", "print an initial cache for cmake -C", f"{TOOLCHAIN}.cmake"),
+    Subcommand("view", "make the directory that CUDA_HOME should name", f"{TOOLCHAIN}.view"),
+    Subcommand("hook", "set the variables whenever a conda environment is activated", f"{TOOLCHAIN}.hook"),
+    Subcommand("json", "print the whole resolution as one document", f"{TOOLCHAIN}.json"),
 )
 
 EXIT_CODES = """\

@@ -88,6 +88,12 @@ PYTORCH_RULES = (
     Rule("torch/share/cmake/*", None),
     KEEP_REST,
 )
+#: Headers and CMake files are also where compilers look without being told: torch's own headers include them from there.
+PYBIND11_RULES = (
+    Rule("pybind11/include/*", "include", put="both"),
+    Rule("pybind11/share/*", "share", put="both"),
+    KEEP_REST,
+)
 LIBTORCH_EXPORT, PYTORCH_EXPORT = "libtorch >=2.13.0,<2.14.0a0", "pytorch >=2.13.0,<2.14.0a0"
 
 ROWS: tuple[Row, ...] = (
@@ -145,7 +151,8 @@ ROWS: tuple[Row, ...] = (
     Row("psutil", "7.2.2"),
     Row("py-rattler", "0.28.0"),
     Row("py-rattler-build", "0.73.0"),
-    Row("pybind11", "3.1.0"),
+    # The version inside torch: a newer one has other internals.
+    Row("pybind11", "3.0.4", rules=PYBIND11_RULES, depends=("pybind11-abi 11",)),
     Row("pyelftools", "0.33"),
     Row("pygments", "2.21.0"),
     Row("pyparsing", "3.3.3"),

@@ -11,10 +11,11 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from rich.console import Console
 
-from extforge.channel import catalogue
+from extforge.channel import catalogue, metapackages
 from extforge.channel.archive import NOTICE, PlannedPackage, write_package
 from extforge.channel.compilers import plan_compilers
 from extforge.channel.interpreter import plan_python, plan_python_abi
+from extforge.channel.metapackages import plan_metapackage
 from extforge.channel.repack import plan
 from extforge.channel.wheels import Pin, fetch_wheels
 from extforge.channels import index_channel
@@ -52,7 +53,7 @@ def plan_packages(rows: Sequence[catalogue.Row], cache: Path) -> list[PlannedPac
     wheels = fetch_wheels((Pin(row.wheel_project, row.version) for row in rows), cache)
     names = conda_names(rows)
     repacked = [plan(row, wheels[Pin(row.wheel_project, row.version)], names) for row in rows]
-    return [plan_python(), plan_python_abi(), *compilers, *repacked]
+    return [plan_python(), plan_python_abi(), *compilers, *map(plan_metapackage, metapackages.ROWS), *repacked]
 
 
 def conda_names(rows: Iterable[catalogue.Row]) -> dict[str, str]:
