@@ -39,14 +39,14 @@ def test_the_screen_of_a_sound_environment(world):
     text = printed(toolchain, toolchain.findings)
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.replace(str(world.top), "TOP").splitlines()]
     expected = [
-        "conda environment TOP/env via interpreter",
         "python 3.11.7, x86_64",
-        "CUDA root TOP/env conda, CUDA 13.0.88, via conda",
+        "$PREFIX TOP/env conda environment, via interpreter",
+        "$ROOT TOP/env conda, CUDA 13.0.88, via conda",
         "✓ C compiler 12.2.0 TOP/bin/cc via path",
-        "✓ torch 2.13.0 (CUDA 13.0) …/lib/python3.11/site-packages/torch via default",
-        "✓ nvcc 13.0.88 …/bin/nvcc",
-        "✓ headers 13.0 …/targets/x86_64-linux/include",
-        "✓ to link …/targets/x86_64-linux/lib/stubs/libcuda.so",
+        "✓ torch 2.13.0 (CUDA 13.0) $PREFIX/lib/python3.11/site-packages/torch via default",
+        "✓ nvcc 13.0.88 $PREFIX/bin/nvcc",
+        "✓ headers 13.0 $PREFIX/targets/x86_64-linux/include",
+        "✓ to link $PREFIX/targets/x86_64-linux/lib/stubs/libcuda.so",
         "- to run missing install NVIDIA's driver; without a GPU none is needed",
         "ready",
     ]
@@ -63,7 +63,7 @@ def test_the_screen_names_what_was_overruled_what_is_wrong_and_what_mends_it(wor
     assert "TOP/old: is overruled by an earlier answer (via env:CUDA_HOME: ctk 11.8.89)" in text
     assert "! nvcc is missing in TOP/env [missing-nvcc] TOP/env/bin/nvcc: there is no such file" in text
     assert "→ conda install -p TOP/env -c conda-forge cuda-nvcc=13.0" in text
-    assert "2 errors" in text
+    assert "not ready 2 errors, 3 warnings, 1 note" in text
     assert text.index("[missing-cc]") < text.index("[missing-nvcc]") < text.index("[not-activated]")
 
 
