@@ -137,6 +137,16 @@ def test_the_loader_maps_the_driver_of_ld_library_path(real):
     assert outcome == Outcome("driver-load", "passed", f"the loader maps {directory}/libcuda.so.1")
 
 
+def test_a_loader_that_takes_another_driver_is_reported(real):
+    directory = real.library(real.top / "driver/libcuda.so.1").parent
+    real.environ["LD_LIBRARY_PATH"] = str(directory)
+    other = real.library(real.top / "other/libcuda.so.1")
+    toolchain = real.survey(overrides={"libcuda_runtime": str(other)})
+    outcome = next(outcome for outcome in run_probes(toolchain) if outcome.name == "driver-load")
+    assert outcome.state == "failed"
+    assert outcome.text == f"the loader takes {directory}/libcuda.so.1, the file system suggests {other}"
+
+
 def test_probes_leave_nothing_behind(real, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
