@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 import torch_sparse_ops
 
-BUILD_INPUTS = ["CMakeLists.txt", "LICENSE", "pyproject.toml", "cmake", "csrc", "python/torch_sparse_ops"]
+BUILD_INPUTS = [
+    "CMakeLists.txt",
+    "LICENSE",
+    "README.md",
+    "pyproject.toml",
+    "cmake",
+    "csrc",
+    "python/torch_sparse_ops",
+]
 OUTSIDE_CONDA: dict[str, str | None] = {"CONDA_BUILD": None, "PREFIX": None, "CMAKE_ARGS": None}
 WITHOUT_PYTHONPATH = {"PYTHONPATH": None}
 USE_THE_OPERATOR = """
@@ -199,9 +207,8 @@ def test_an_editable_install_follows_python_and_cpp(
 ) -> None:
     sources = copy_sources(source_root, tmp_path / "sources")
     run(*pip_install_into(daughter_environment), "--no-build-isolation", "--no-cache-dir", "-e", sources)
-    path, result = run(
-        daughter_environment, "-c", USE_THE_OPERATOR, environment=WITHOUT_PYTHONPATH
-    ).stdout.splitlines()[-2:]
+    command = (daughter_environment, "-c", USE_THE_OPERATOR)
+    path, result = run(*command, environment=WITHOUT_PYTHONPATH).stdout.split()
     assert Path(path) == sources / "python" / "torch_sparse_ops" / "__init__.py"
     assert result == "2.0"
 
@@ -209,14 +216,9 @@ def test_an_editable_install_follows_python_and_cpp(
     contract.write_text(contract.read_text().replace('", accepted is "', '", but accepted would be "'))
     with (sources / "python" / "torch_sparse_ops" / "ops.py").open("a") as stream:
         stream.write("print('changed')\n")
-    done = run(
-        daughter_environment,
-        "-c",
-        "import torch, torch_sparse_ops as t; t.ops.ffi_forward(*[torch.ones(())] * 3)",
-        check=False,
-        environment=WITHOUT_PYTHONPATH,
-    )
-    assert "changed" in done.stdout
+    failing = "import torch, torch_sparse_ops as t; t.ops.ffi_forward(*[torch.ones(())] * 3)"
+    done = run(daughter_environment, "-c", failing, check=False, environment=WITHOUT_PYTHONPATH)
+    assert done.stdout == "changed\n"
     assert "features: received shape [], but accepted would be shape [..., in_features]" in done.stderr
 
 
@@ -321,6 +323,16 @@ def test_warnings_are_errors_unless_switched_off(
     assert "-Werror" in commands.read_text()
     configure(source_root, tmp_path / "build", wheel_layout, "-DTORCH_SPARSE_OPS_WARNINGS_AS_ERRORS=OFF")
     assert "-Werror" not in commands.read_text()
+
+
+def test_a_run_path_among_the_linker_flags_is_left_out(
+    source_root: Path, wheel_layout: Path, tmp_path: Path
+) -> None:
+    flags = "-Wl,-O2 -Wl,-rpath,/opt/env/lib -Wl,-rpath-link,/opt/env/lib"
+    configure(source_root, tmp_path / "build", wheel_layout, environment={"LDFLAGS": flags})
+    rules = (tmp_path / "build" / "build.ninja").read_text()
+    assert "-Wl,-rpath-link,/opt/env/lib" in rules
+    assert "-Wl,-rpath,/opt/env/lib" not in rules
 
 
 # ---- in a conda package build

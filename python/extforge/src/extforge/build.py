@@ -1,32 +1,37 @@
 """``extforge build``: build, test and index the packages of a recipe, through the API that conda-build uses.
 
-The recipe is rendered with ``Stage0Recipe.render`` from the same variant files that ``conda build`` reads, so the
-package hashes agree. Packages are built and tested in a directory of their own and move to the output channel
-only when every test has passed.
+The recipe is rendered with ``Stage0Recipe.render`` from the same variant files that ``conda build`` reads, so
+the package hashes agree. Packages are built and tested in a directory of their own and move to the output
+channel together, when every test has passed.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-from rich.markup import escape
-
-from extforge.channels import CACHE_VARIABLE, add_channel_arguments, index_channel, rattler_cache, read_channels
+from extforge.build_inputs import hash_inputs
+from extforge.build_process import build_in_process
+from extforge.build_progress import Progress
+from extforge.channels import (
+    CACHE_VARIABLE,
+    add_channel_arguments,
+    index_channel,
+    rattler_cache,
+    read_channels,
+)
 from extforge.errors import BadInputError, FailedCommand
-from extforge.files import hash_file, write_atomically
+from extforge.files import PARTIAL, hash_file, locked, write_atomically
 
 if TYPE_CHECKING:
     from rattler_build import RenderedVariant
@@ -34,45 +39,51 @@ if TYPE_CHECKING:
 #: The variant key whose value names a row of the table: "None" is ``cpu``, "13.0" is ``cuda130``.
 ROW_KEY = "cuda_compiler_version"
 VARIANT_FILE = "conda_build_config.yaml"
-#: Where the output channel keeps its build logs and the inputs of each package.
+#: The names under which a variant file may lie beside its recipe.
+RECIPE_VARIANT_FILES = (VARIANT_FILE, "variants.yaml")
+#: Where the output channel keeps its build logs and what each package was made from.
 RECORDS = ".extforge"
 LOG_LINES_SHOWN = 25
-#: What the spans of rattler-build's log mean to a reader.
-STEPS = {
-    "Fetching source code": "copying sources",
-    "Running build for": "solving and installing build and host environments",
-    "Running build script": "running the build script",
-    "Packaging new files": "packaging",
-    "Running script test for": "testing",
-}
-#: Directories that hold no source, whatever a recipe's filter says.
-NO_SOURCE = {"__pycache__", ".git", ".local"}
 
 
 class Options(NamedTuple):
-    """How a build is carried out; ``skip_unchanged`` keeps a package whose inputs are those of its last build."""
+    """How to build; ``skip_unchanged`` keeps a package whose inputs are those of its last build."""
 
     output: Path
     channels: tuple[str, ...]
     skip_unchanged: bool = False
 
 
+class Product(NamedTuple):
+    """A package and what it was made from; ``built`` is where it waits for publication, if it is new."""
+
+    variant: RenderedVariant
+    inputs: str | None
+    package: Path
+    built: Path | None = None
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``extforge build`` takes."""
     parser.add_argument("recipe", type=Path, help="a recipe.yaml, or the directory that holds it")
-    parser.add_argument("--variant", metavar="NAME", help="build one row of the variant table only: cpu, cuda130, ...")
+    parser.add_argument("--variant", metavar="NAME",
+                        help="build one row of the variant table only: cpu, cuda130, ...")
     parser.add_argument("--python", metavar="VERSION",
                         help="build for this Python only, of those that the variant files list: 3.12, ...")
     parser.add_argument("--variant-config", "-m", type=Path, action="append", default=[], metavar="FILE",
-                        help=f"a variant file, later ones win (read before: {VARIANT_FILE} here and beside the recipe)")
-    parser.add_argument("--output", type=Path, default=Path("output"), metavar="DIR",
+                        help="a variant file, later ones win "
+                             f"(read before: {VARIANT_FILE} here and beside the recipe)")
+    parser.add_argument("--output", "--output-folder", type=Path, default=Path("output"), metavar="DIR",
                         help="the channel that takes the packages (default: ./output)")
     parser.add_argument("--skip-unchanged", action="store_true",
                         help="keep a package whose sources, recipe, variant and channels have not changed")
-    parser.add_argument("--render", action="store_true", help="print what would be built as JSON and build nothing")
+    parser.add_argument("--render", action="store_true",
+                        help="print what would be built as JSON and build nothing")
     add_channel_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Build what the arguments ask for, and print the paths of the packages."""
     recipe = find_recipe(arguments.recipe)
     variants = select_row(render(recipe, arguments.variant_config), arguments.variant)
     variants = select_python(variants, arguments.python)
@@ -114,12 +125,19 @@ def render(recipe: Path, variant_files: Sequence[Path]) -> list[RenderedVariant]
 
 
 def find_variant_files(recipe: Path, named: Sequence[Path]) -> list[Path]:
-    """Return the variant files in the order in which ``conda build`` reads them; later ones win."""
+    """Return the variant files in the order in which ``conda build`` reads them; later ones win.
+
+    Raises :class:`BadInputError` for one that is named and absent, and for two beside the recipe, which every
+    tool reads in an order of its own.
+    """
     absent = [file for file in named if not file.is_file()]
     if absent:
         raise BadInputError(f"no variant file at {absent[0]}")
-    implicit = [Path.cwd() / VARIANT_FILE, recipe.parent / VARIANT_FILE]
-    return [*(file for file in implicit if file.is_file()), *named]
+    beside = [file for name in RECIPE_VARIANT_FILES if (file := recipe.parent / name).is_file()]
+    if len(beside) > 1:
+        raise BadInputError(f"both {' and '.join(RECIPE_VARIANT_FILES)} lie in {recipe.parent}; keep one")
+    here = [file] if (file := Path.cwd() / VARIANT_FILE).is_file() else []
+    return [*here, *beside, *named]
 
 
 def select_row(variants: list[RenderedVariant], name: str | None) -> list[RenderedVariant]:
@@ -131,7 +149,7 @@ def select_row(variants: list[RenderedVariant], name: str | None) -> list[Render
     if name is None:
         return variants
     if name not in rows:
-        valid = ", ".join(sorted(filter(None, rows))) or "none, because the recipe does not depend on the table"
+        valid = ", ".join(sorted(filter(None, rows))) or "none, the recipe does not depend on the table"
         raise BadInputError(f"no row {name!r} in the variant table; valid: {valid}")
     return [variant for variant in variants if row_name(variant) in (name, None)]
 
@@ -157,7 +175,7 @@ def python_version(variant: RenderedVariant) -> str | None:
 
 
 def row_name(variant: RenderedVariant) -> str | None:
-    """Return the row's name, such as ``cpu`` or ``cuda130``; ``None`` for an output that is the same in all rows."""
+    """Return the row's name, such as ``cpu`` or ``cuda130``; ``None`` for a package that all rows share."""
     value = variant.variant.get(ROW_KEY)
     if value is None:
         return None
@@ -165,11 +183,13 @@ def row_name(variant: RenderedVariant) -> str | None:
 
 
 def identity(variant: RenderedVariant) -> str:
+    """Return name, version and build string: the package's file name without its ending."""
     package = variant.recipe.package
     return f"{package.name}-{package.version}-{variant.recipe.build.string}"
 
 
 def describe(variant: RenderedVariant) -> dict[str, Any]:
+    """Return what ``--render`` prints of a package."""
     requirements = variant.recipe.requirements
     return {
         "package": identity(variant),
@@ -182,170 +202,130 @@ def describe(variant: RenderedVariant) -> dict[str, Any]:
 
 
 def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
-    """Build and test ``variants``, move the packages into the output channel, index it, and return their paths.
+    """Build and test ``variants``, publish the packages in the output channel, and return their paths.
 
     Raises :class:`FailedCommand` when a build or a test fails; the output channel is then as it was before.
     """
     os.environ.setdefault(CACHE_VARIABLE, str(rattler_cache()))
-    packages = []
-    with staging_directory(options.output) as stage:
-        for variant in variants:
-            inputs = hash_inputs(variant, options.channels)
-            package = find_unchanged(variant, inputs, options) if options.skip_unchanged else None
-            if package is None:
-                package = publish(build_one(variant, stage, options), variant, inputs, options.output)
-            else:
-                print(f"{identity(variant)}: unchanged", file=sys.stderr)
-            packages.append(package)
-    return packages
+    with locked(options.output):
+        remove_leftovers(options.output)
+        refuse_damaged(options.output, {identity(variant) for variant in variants})
+        with staging_directory(options.output) as stage:
+            products = [make(variant, stage, options) for variant in variants]
+            publish([product for product in products if product.built], options.output)
+    return [product.package for product in products]
+
+
+def remove_leftovers(output: Path) -> None:
+    """Remove what killed runs left: unfinished packages, and directories in which packages were built."""
+    for partial in output.glob(f"*/{partial_name('*')}"):
+        partial.unlink()
+    note = stage_note(output)
+    if note.exists():
+        shutil.rmtree(note.read_text(), ignore_errors=True)
+        note.unlink()
+
+
+def refuse_damaged(output: Path, replaced: Collection[str]) -> None:
+    """Refuse a file that cannot be indexed, before time goes into a build; what is built anew may be damaged."""
+    for package in sorted(output.glob("*/*.conda")):
+        if package.stem not in replaced and not zipfile.is_zipfile(package):
+            raise BadInputError(f"{package} is damaged or no package; remove it")
+
+
+def partial_name(name: str) -> str:
+    """Return the name of an unfinished copy: by its end, no indexer takes it for a package."""
+    return f"{PARTIAL}{name}.tmp"
+
+
+def stage_note(output: Path) -> Path:
+    """Return the file that says in which directory packages are being built."""
+    return output / RECORDS / "stage"
 
 
 @contextmanager
 def staging_directory(output: Path) -> Iterator[Path]:
-    """Give a directory for unfinished packages, beside the output unless a blank in its path forbids that.
+    """Give a directory for unfinished packages, inside the output unless a blank in its path forbids that.
 
-    Compilers and build scripts read flags as words, so that no prefix with a blank in it can be built in.
+    Compilers and build scripts read flags as words, so that no prefix with a blank in it can be built in. A
+    note in the output channel, written before, says where the directory is.
     """
-    output.mkdir(parents=True, exist_ok=True)
     parent = tempfile.gettempdir() if " " in str(output) else str(output)
     if " " in parent:
-        raise BadInputError(f"packages cannot be built below a path with blanks: {parent}; set TMPDIR to one without")
-    with tempfile.TemporaryDirectory(prefix=".stage-", dir=parent, ignore_cleanup_errors=True) as stage:
-        yield Path(stage)
+        raise BadInputError(f"cannot build packages below a path with blanks: {parent}; set another TMPDIR")
+    stage = Path(parent) / f".stage-{secrets.token_hex(4)}"
+    write_atomically(stage_note(output), str(stage))
+    stage.mkdir(mode=0o700)
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+        if not stage.exists():
+            stage_note(output).unlink()
+
+
+def make(variant: RenderedVariant, stage: Path, options: Options) -> Product:
+    """Build and test one package in ``stage``, or find that it is there already."""
+    inputs = hash_inputs(variant, options.channels, options.output)
+    package = find_unchanged(variant, inputs, options.output) if options.skip_unchanged else None
+    if package is not None:
+        print(f"{identity(variant)}: unchanged", file=sys.stderr)
+        return Product(variant, inputs, package)
+    built = build_one(variant, stage, options)
+    return Product(variant, inputs, options.output / built.parent.name / built.name, built)
 
 
 def build_one(variant: RenderedVariant, stage: Path, options: Options) -> Path:
     """Build and test one package in ``stage`` and return its path there."""
-    from rattler_build import RattlerBuildError, ToolConfiguration
-
     log = options.output / RECORDS / f"{identity(variant)}.log"
     progress = Progress(identity(variant), log)
+    channels = [*local_channel(options.output), *options.channels]
     try:
-        with progress:
-            result = variant.run_build(
-                tool_config=ToolConfiguration(test_strategy="native"),
-                output_dir=stage,
-                channels=list(options.channels),
-                progress_callback=progress,
-            )
-    except RattlerBuildError as error:
-        tail = "\n".join(f"  {line}" for line in progress.lines[-LOG_LINES_SHOWN:])
-        raise FailedCommand(f"{identity(variant)} failed: {error}\n{tail}\nthe whole log: {log}") from error
-    return Path(result.packages[0])
+        return build_in_process(variant, stage, channels, progress)
+    except FailedCommand as failure:
+        told = progress.tail(LOG_LINES_SHOWN)
+        reason = f"{identity(variant)} failed: {failure}\n{told}\nthe whole log: {log}"
+        raise FailedCommand(reason) from failure
 
 
-def publish(built: Path, variant: RenderedVariant, inputs: str, output: Path) -> Path:
-    """Move a tested package into the output channel, index it, and last note what it was made from."""
-    package = output / built.parent.name / built.name
-    package.parent.mkdir(exist_ok=True)
-    partial = package.parent / f".partial-{built.name}"
-    shutil.copyfile(built, partial)  # the stage may lie on another file system
-    partial.replace(package)
-    index_channel(output)
-    record = {"inputs": inputs, "package": f"{package.parent.name}/{package.name}", "sha256": hash_file(package)}
-    write_atomically(record_path(variant, output), json.dumps(record, indent=1))
-    return package
+def local_channel(output: Path) -> list[str]:
+    """Return the output as a channel, once it is one: outputs of a recipe may need each other."""
+    return [output.as_uri()] if (output / "noarch" / "repodata.json").exists() else []
+
+
+def publish(products: Sequence[Product], output: Path) -> None:
+    """Move tested packages into the output channel, index it, and note what they were made from.
+
+    The notes come last: without its note, a package that a killed run left unindexed is built again.
+    """
+    for product in products:
+        assert product.built is not None, product
+        product.package.parent.mkdir(exist_ok=True)
+        partial = product.package.with_name(partial_name(product.package.name))
+        shutil.copyfile(product.built, partial)  # the stage may lie on another file system
+        partial.replace(product.package)
+    if products or not local_channel(output):
+        index_channel(output)
+    for variant, inputs, package, _ in products:
+        place = package.relative_to(output).as_posix()
+        record = {"inputs": inputs, "package": place, "sha256": hash_file(package)}
+        write_atomically(record_path(variant, output), json.dumps(record, indent=1))
 
 
 def record_path(variant: RenderedVariant, output: Path) -> Path:
+    """Return the file that says what a package was made from."""
     return output / RECORDS / f"{identity(variant)}.json"
 
 
-def find_unchanged(variant: RenderedVariant, inputs: str, options: Options) -> Path | None:
-    """Return the package of an earlier build from the same inputs, if it is there and whole."""
+def find_unchanged(variant: RenderedVariant, inputs: str | None, output: Path) -> Path | None:
+    """Return the package of an earlier build from these inputs, if it is whole and indexed as it is."""
     try:
-        record = json.loads(record_path(variant, options.output).read_text())
-        package = options.output / record["package"]
-        whole = record["inputs"] == inputs and hash_file(package) == record["sha256"]
+        record = json.loads(record_path(variant, output).read_text())
+        package: Path = output / record["package"]
+        index = json.loads((package.parent / "repodata.json").read_text())
+        indexed = index["packages.conda"][package.name]["sha256"]
+        unchanged = inputs is not None and record["inputs"] == inputs
+        whole = hash_file(package) == record["sha256"] == indexed
     except (FileNotFoundError, ValueError, KeyError):
         return None
-    return package if whole else None
-
-
-def hash_inputs(variant: RenderedVariant, channels: Sequence[str]) -> str:
-    """Return a digest of all that a package is made from: sources, recipe, variant, local channels, tools."""
-    import rattler_build
-
-    digest = hashlib.sha256(repr((rattler_build.rattler_build_version(), variant.recipe.to_dict(), dict(variant.variant))).encode())
-    for file in source_files(variant):
-        digest.update(f"{file}\0{hash_file(file)}\n".encode())
-    for channel in channels:
-        digest.update(f"{channel}\0".encode())
-        if channel.startswith("file://"):
-            for index in sorted(Path(channel.removeprefix("file://")).glob("*/repodata.json")):
-                digest.update(index.read_bytes())
-    return digest.hexdigest()
-
-
-def source_files(variant: RenderedVariant) -> Iterator[Path]:
-    """Yield the local files of the recipe and of its sources; at least those that the build copies."""
-    folder = variant.recipe_path.parent
-    yield from tree_files(folder, ["*"])
-    for source in variant.recipe.to_dict().get("source", []):
-        if "path" in source:
-            yield from tree_files((folder / source["path"]).resolve(), source.get("filter") or ["*"])
-
-
-def tree_files(root: Path, patterns: Sequence[str]) -> Iterator[Path]:
-    """Yield the files below ``root`` whose relative path matches a pattern; ``*`` crosses directories."""
-    for directory, names, files in os.walk(root):
-        names[:] = sorted(name for name in names if name not in NO_SOURCE)
-        for name in sorted(files):
-            path = Path(directory) / name
-            if any(fnmatchcase(path.relative_to(root).as_posix(), pattern) for pattern in patterns):
-                yield path
-
-
-class Progress:
-    """Receives the events of a build: everything goes to the log, one line a step to the screen."""
-
-    def __init__(self, title: str, log: Path) -> None:
-        self.title, self.log = title, log
-        self.lines: list[str] = []
-        self.step = ""
-        self.start = time.monotonic()
-
-    def __enter__(self) -> Progress:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self.stream = self.log.open("w")
-        self.console = Console(stderr=True, highlight=False)
-        self.status = self.console.status(self.title) if self.console.is_terminal else None
-        if self.status:
-            self.status.start()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if self.status:
-            self.status.stop()
-        self.stream.close()
-        verdict = "failed" if failure[0] else "built and tested"
-        self.say(f"{verdict} in {time.monotonic() - self.start:.1f} s")
-
-    def say(self, what: str) -> None:
-        self.console.print(f"{self.title}: {what}", markup=False, soft_wrap=True)
-
-    def on_log(self, event: Any) -> None:
-        for line in event.message.splitlines():
-            self.lines.append(line)
-            print(line, file=self.stream, flush=True)
-        self.show(event.span or "", event.message)
-
-    def show(self, span: str, message: str) -> None:
-        step = STEPS.get(span, self.step)
-        if self.status:
-            self.status.update(f"{self.title}: {step}  [dim]{escape(message.strip()[:80])}")
-        elif step != self.step:
-            self.say(step)
-        self.step = step
-
-    def on_download_start(self, event: Any) -> None:
-        print(f"download {event.url}", file=self.stream)
-
-    def on_download_progress(self, event: Any) -> None:
-        """Downloads come from local or cached channels; their bytes are not shown."""
-
-    def on_download_complete(self, event: Any) -> None:
-        """See :meth:`on_download_progress`."""
-
-    def on_build_step(self, event: Any) -> None:
-        self.show(event.step_name, event.message)
+    return package if unchanged and whole else None

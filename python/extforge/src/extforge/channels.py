@@ -7,14 +7,15 @@ import asyncio
 import os
 from pathlib import Path
 
-from extforge.errors import BadInputError
+from extforge.errors import BadInputError, FailedCommand
 
 CACHE_VARIABLE = "RATTLER_CACHE_DIR"
 
 
 def add_channel_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--channel``."""
     parser.add_argument("--channel", "-c", action="append", default=[], metavar="URL",
-                        help="a channel: URL, directory or name; repeat it, the first has the highest priority "
+                        help="a channel: URL, directory or name; repeatable, the first has priority "
                              "(default: conda-forge)")
 
 
@@ -27,12 +28,13 @@ def read_channels(arguments: argparse.Namespace) -> list[str]:
 
 
 def resolve_channel(name: str) -> str:
+    """Return one channel as rattler takes it; see :func:`read_channels`."""
     if "://" in name:
         return name
     path = Path(name).expanduser()
     if not path.is_dir():
         if os.sep in name:
-            raise BadInputError(f"no directory {path} (given as a channel); valid: a URL, a directory, or a name")
+            raise BadInputError(f"no directory {path} (given as a channel); valid: URL, directory, or name")
         return name
     if not (path / "noarch" / "repodata.json").exists():
         raise BadInputError(f"{path} is no channel: it has no noarch/repodata.json")
@@ -47,8 +49,15 @@ def rattler_cache() -> Path:
 
 
 def index_channel(directory: Path) -> None:
-    """Write ``repodata.json`` of every subdirectory anew."""
+    """Write ``repodata.json`` of every subdirectory anew.
+
+    Raises :class:`FailedCommand` when that is not possible, for want of room for instance.
+    """
+    from rattler.exceptions import IoError
     from rattler.index import index_fs
 
     (directory / "noarch").mkdir(parents=True, exist_ok=True)
-    asyncio.run(index_fs(directory, write_shards=False, force=True))
+    try:
+        asyncio.run(index_fs(directory, write_shards=False, force=True))
+    except IoError as error:
+        raise FailedCommand(f"the index of {directory} could not be written: {error}") from error

@@ -17,6 +17,8 @@ from extforge.errors import ExtforgeError
 
 
 class Subcommand(NamedTuple):
+    """A name, what it does, and the module that does it."""
+
     name: str
     sentence: str
     module: str
@@ -25,6 +27,7 @@ class Subcommand(NamedTuple):
 TOOLCHAIN = "extforge.toolchain.commands"
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Subcommand("build", "build, test and index the packages of a recipe", "extforge.build"),
+    Subcommand("audit", "compare what packages claim with what they hold", "extforge.audit.command"),
     Subcommand("install", "solve and install an environment", "extforge.install"),
     Subcommand("channel", "make a channel where no conda channel is reachable", "extforge.channel.command"),
     Subcommand("doctor", "show what was found, what is wrong and what mends it", f"{TOOLCHAIN}.doctor"),
@@ -64,6 +67,10 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader (head, less) has gone; a second failure at interpreter exit would be noise.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        # A full disk, a missing permission: the message names the file, and a traceback would not help.
+        print(f"extforge {chosen.name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"extforge {chosen.name}: interrupted", file=sys.stderr)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sysconfig
+import tempfile
 import time
+import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,34 +24,40 @@ from extforge.channel.interpreter import plan_python, plan_python_abi
 from extforge.channel.repack import plan
 from extforge.channel.wheels import Pin, fetch_wheels
 from extforge.channels import index_channel
-from extforge.errors import ConflictError
-from extforge.files import write_atomically
+from extforge.errors import BadInputError, ConflictError, FailedCommand, NotFoundError
+from extforge.files import PARTIAL, holds_other_content, locked, write_atomically
 
 #: Marks a directory as ours and, holding the names of all packages, as indexed; written last.
 STAMP = "extforge-channel.json"
 
 
-def make_channel(directory: Path, cache: Path, cuda: bool = False) -> Path:
-    """Make ``directory`` a conda channel that holds every package of the catalogue, and return it.
+def make_channel(
+    directory: Path, cache: Path, rows: Sequence[catalogue.Row] = catalogue.ROWS, *, cuda: bool = False
+) -> Path:
+    """Make ``directory`` a conda channel that holds a package of each of ``rows``, python and the compilers; return it.
 
-    ``cuda`` asks for the packages of CUDA too. ``cache`` keeps the wheels. What is up to date is left alone. Raises :class:`ConflictError` for a directory with
-    other content, :class:`NotFoundError` when a wheel, a compiler or the interpreter's files are not to be had.
+    ``cuda`` asks for the packages of CUDA besides. ``cache`` keeps the wheels. What is up to date is left alone. Raises
+    :class:`ConflictError` for a directory with other content, :class:`NotFoundError` when a wheel, a compiler or the
+    interpreter's files are not to be had, :class:`BadInputError` for a damaged wheel.
     """
+    refuse_other_platforms()
     refuse_foreign(directory)
-    packages = plan_packages(catalogue.ROWS, cache)
-    if cuda:
-        packages += plan_cuda(cache)
+    packages = plan_packages(rows, cache) + (plan_cuda(cache) if cuda else [])
+    with locked(directory):
+        bring_up_to_date(directory, packages)
+    return directory
+
+
+def bring_up_to_date(directory: Path, packages: Sequence[PlannedPackage]) -> None:
     wanted = sorted(f"{package.subdir}/{package.file_name}" for package in packages)
-    if read_stamp(directory) == wanted and all((directory / name).exists() for name in wanted):
-        return directory
-    directory.mkdir(parents=True, exist_ok=True)
+    indexes = [f"{subdir}/repodata.json" for subdir in {"noarch", *(package.subdir for package in packages)}]
+    if read_stamp(directory) == wanted and all((directory / name).exists() for name in (*wanted, *indexes)):
+        return
     write_atomically(directory / STAMP, json.dumps({"packages": []}))
     remove_stale(directory, set(wanted))
-    missing = [package for package in packages if not (directory / package.subdir / package.file_name).exists()]
-    write_all(missing, directory)
+    write_all([p for p in packages if not (directory / p.subdir / p.file_name).exists()], directory)
     index_channel(directory)
     write_atomically(directory / STAMP, json.dumps({"notice": NOTICE, "packages": wanted}, indent=1))
-    return directory
 
 
 def plan_packages(rows: Sequence[catalogue.Row], cache: Path) -> list[PlannedPackage]:
@@ -73,8 +83,14 @@ def conda_names(rows: Iterable[catalogue.Row]) -> dict[str, str]:
     return {canonicalize_name(row.wheel_project): row.name for row in rows if not row.plain}
 
 
+def refuse_other_platforms() -> None:
+    platform = sysconfig.get_platform()
+    if platform != "linux-x86_64":
+        raise NotFoundError(f"the bootstrap channel is made on linux-x86_64 only; this Python is for {platform}")
+
+
 def refuse_foreign(directory: Path) -> None:
-    if directory.exists() and any(directory.iterdir()) and not (directory / STAMP).exists():
+    if holds_other_content(directory, STAMP):
         raise ConflictError(
             f"{directory} holds something that `extforge channel` did not make (no {STAMP} in it); "
             "name a new or an empty directory"
@@ -90,10 +106,13 @@ def read_stamp(directory: Path) -> list[str] | None:
 
 def remove_stale(directory: Path, wanted: set[str]) -> None:
     """Remove packages that are not wanted any more and what an interrupted run left."""
-    for path in [*directory.glob("*/*.conda"), *directory.glob("*/.partial-*")]:
+    for path in [*directory.glob(f"{PARTIAL}*"), *directory.glob(f"*/{PARTIAL}*")]:
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.relative_to(directory).as_posix() not in wanted:
+        else:
+            path.unlink()
+    for path in directory.glob("*/*.conda"):
+        if path.relative_to(directory).as_posix() not in wanted:
             path.unlink()
 
 
@@ -103,5 +122,16 @@ def write_all(packages: Sequence[PlannedPackage], directory: Path) -> None:
     with console.status("") as status:
         for package in packages:
             status.update(f"repacking {package.stem}")
-            write_package(package, directory / package.subdir)
+            write_one(package, directory)
     console.print(f"{directory}: {len(packages)} packages made in {time.monotonic() - start:.1f} s", soft_wrap=True)
+
+
+def write_one(package: PlannedPackage, directory: Path) -> None:
+    try:
+        write_package(package, directory / package.subdir)
+    except (zipfile.BadZipFile, zlib.error) as error:
+        raise BadInputError(f"the wheel of {package.name} {package.version} in the cache is damaged ({error}); "
+                            "remove it there and run this again") from error  # fmt: skip
+    except OSError as error:
+        places = f"{directory} or, where it lies unpacked, {tempfile.gettempdir()} (TMPDIR)"
+        raise FailedCommand(f"{package.file_name} could not be written: {error}; looked at: {places}") from error

@@ -203,7 +203,11 @@ def check_on_path(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
 
 
 def check_activation(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
-    if toolchain.prefix_via == "interpreter" and query.system.variable("CONDA_PREFIX") is None:
+    if (
+        toolchain.conda
+        and toolchain.prefix_via == "interpreter"
+        and query.system.variable("CONDA_PREFIX") is None
+    ):
         text = f"the environment {toolchain.prefix} is not activated; its parts are found all the same"
         yield Finding("not-activated", "note", text, f"conda activate {toolchain.prefix}")
 

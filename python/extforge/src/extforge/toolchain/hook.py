@@ -61,12 +61,12 @@ def hook_environ(prefix: str, environ: Mapping[str, str]) -> dict[str, str]:
     return {"PATH": os.pathsep.join((f"{prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin")), **kept}
 
 
-def install_hook(toolchain: Toolchain, generate_stub: bool = False) -> list[Path]:
+def install_hook(toolchain: Toolchain) -> list[Path]:
     """Write both scripts, and the view they name, into the prefix; return what was written."""
     prefix = toolchain.prefix
     if not toolchain.conda:
         raise BadInputError(f'{prefix} is no conda environment; elsewhere use: eval "$(extforge env)"')
-    view = plan_view(toolchain, generate_stub)
+    view = plan_view(toolchain)
     if view is not None:
         view = build_view(toolchain, replace(view, path=prefix / VIEWS / view.path.name))
     values = {name: shlex.quote(value) for name, value in environment(toolchain, view).items()}

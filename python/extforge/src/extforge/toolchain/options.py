@@ -34,15 +34,12 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
         help="name one part; parts: " + " ".join(PART_NAMES),
     )
     group.add_argument(
-        "--allow-unsupported-compiler", action="store_true", help="accept a gcc that nvcc does not know"
-    )
-
-
-def add_view_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
         "--generate-stub",
         action="store_true",
         help="compile a driver stub from cuda.h where the toolkit ships none",
+    )
+    group.add_argument(
+        "--allow-unsupported-compiler", action="store_true", help="accept a gcc that nvcc does not know"
     )
 
 
@@ -59,6 +56,7 @@ def query_from(arguments: argparse.Namespace, environ: Mapping[str, str] | None 
         arguments.prefer,
         overrides,
         arguments.allow_unsupported_compiler,
+        arguments.generate_stub,
     )
 
 
@@ -83,9 +81,9 @@ def resolve_from(arguments: argparse.Namespace) -> Toolchain:
     return toolchain
 
 
-def build_planned_view(toolchain: Toolchain, generate: bool) -> View | None:
+def build_planned_view(toolchain: Toolchain) -> View | None:
     """Build the view if there is a toolkit to show; a new one is told on stderr."""
-    view = plan_view(toolchain, generate)
+    view = plan_view(toolchain)
     if view is None:
         return None
     new = not Path(view.path).exists()

@@ -29,7 +29,7 @@ def choose_prefixes(query: Query) -> Prefixes:
         if chosen is not None:
             return chosen
     prefix = Path(query.running.prefix)
-    return Prefixes(prefix, prefix, "default", False)
+    return Prefixes(prefix, prefix, "interpreter", False)
 
 
 def is_conda(prefix: Path) -> bool:

@@ -30,6 +30,7 @@ from extforge.toolchain.prefixes import choose_prefixes
 from extforge.toolchain.query import Query, interpreter_of, machine_of
 from extforge.toolchain.roots import Search, choose_root
 from extforge.toolchain.system import System
+from extforge.toolchain.view import plan_view
 
 Parts = dict[str, Found | Missing]
 
@@ -43,14 +44,16 @@ def resolve(
     env: Mapping[str, str] | None = None,
     *,
     allow_unsupported_compiler: bool = False,
+    generate_stub: bool = False,
     sysroot: Path = Path("/"),
 ) -> Toolchain:
     """Return the toolchain of ``prefix`` (default: of the running interpreter).
 
     ``cuda`` names the toolkit root, ``overrides`` single parts (name -> path), ``prefer`` is
-    ``prefix`` or ``env``; ``env`` stands for ``os.environ`` and ``sysroot`` for ``/``. A missing part
-    never raises. Raises :class:`ToolchainConflict` when the parts contradict each other or something
-    named explicitly does not work, :class:`BadInputError` for an unknown name.
+    ``prefix`` or ``env``; ``env`` stands for ``os.environ`` and ``sysroot`` for ``/``.
+    ``generate_stub`` makes up for a missing driver stub with one that the view will hold. A missing
+    part never raises. Raises :class:`ToolchainConflict` when the parts contradict each other or
+    something named explicitly does not work, :class:`BadInputError` for an unknown name.
     """
     query = Query(
         System(os.environ if env is None else env, sysroot),
@@ -62,6 +65,7 @@ def resolve(
         prefer,
         overrides or {},
         allow_unsupported_compiler,
+        generate_stub,
     )
     return survey(query).refuse()
 
@@ -101,7 +105,7 @@ def survey(query: Query) -> Toolchain:
         query.system,
         (*prefixes.findings, *cc[1], *cxx[1], *choice.findings, *runtime[1], *overruled),
     )
-    toolchain = add_hints(toolchain)
+    toolchain = add_hints(plan_stub(toolchain) if query.generate_stub else toolchain)
     return replace(toolchain, findings=(*toolchain.findings, *check(toolchain, query)))
 
 
@@ -168,6 +172,22 @@ def apply_overrides(query: Query, parts: Parts, machine: str) -> list[Finding]:
         else:
             parts[name] = Found(Path(value), ask_version(query, name, Path(value)), "argument")
     return findings
+
+
+def plan_stub(toolchain: Toolchain) -> Toolchain:
+    """Promise the stub that the view will hold, where there is none and one can be made."""
+    needed = (toolchain.path("cc"), toolchain.path("cuda_include"))
+    if toolchain.root is None or None in needed or isinstance(toolchain.get("libcuda"), Found):
+        return toolchain
+    promise = Found(
+        Path("libcuda.so"), None, "generated", toolchain.root.path, toolchain.get("libcuda").tried
+    )
+    promised = replace(toolchain, parts={**toolchain.parts, "libcuda": promise})
+    view = plan_view(promised)
+    assert view is not None
+    return replace(
+        promised, parts={**promised.parts, "libcuda": replace(promise, path=view.stubs / "libcuda.so")}
+    )
 
 
 def add_hints(toolchain: Toolchain) -> Toolchain:

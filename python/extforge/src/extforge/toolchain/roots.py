@@ -109,18 +109,22 @@ def choose_root(search: Search) -> Choice:
     chosen: Root | None = None
     tried: list[Tried] = []
     findings: list[Finding] = []
-    for step in STEPS[search.query.prefer]:
-        for candidate in step(search):
-            opened = open_root(search.layouts, candidate.value, candidate.via)
-            if isinstance(opened, Tried):
-                tried.append(opened)
-                findings += report_unusable(candidate, opened, chosen)
-            elif chosen is None:
-                chosen = with_version(search.layouts, opened)
-            elif opened.path.resolve() != chosen.path.resolve():
-                opened = with_version(search.layouts, opened)
-                tried.append(Tried(candidate.value, "shadowed", f"via {candidate.via}: {describe(opened)}"))
-                findings += report_overruled(candidate, opened, chosen)
+    seen: set[Path] = set()
+    for candidate in (candidate for step in STEPS[search.query.prefer] for candidate in step(search)):
+        opened = open_root(search.layouts, candidate.value, candidate.via)
+        if isinstance(opened, Tried):
+            tried.append(opened)
+            findings += report_unusable(candidate, opened, chosen)
+            continue
+        if opened.path.resolve() in seen:
+            continue
+        seen.add(opened.path.resolve())
+        opened = with_version(search.layouts, opened)
+        if chosen is None:
+            chosen = opened
+        else:
+            tried.append(Tried(candidate.value, "shadowed", f"via {candidate.via}: {describe(opened)}"))
+            findings += report_overruled(candidate, opened, chosen)
     return Choice(chosen, tuple(tried), tuple(findings))
 
 

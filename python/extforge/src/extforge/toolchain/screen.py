@@ -70,18 +70,21 @@ def heading(text: str) -> RenderableType:
 
 
 def header(toolchain: Toolchain) -> RenderableType:
+    """Name the two directories that the rest of the screen abbreviates."""
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
+    grid.add_column(style="bold", min_width=13, no_wrap=True)
     grid.add_column(overflow="fold")
-    kind = "conda environment" if toolchain.conda else "Python environment"
-    grid.add_row(kind, Text(f"{toolchain.prefix}  ").append(f"via {toolchain.prefix_via}", "dim"))
+    kind = "conda environment" if toolchain.conda else "no conda environment"
     grid.add_row("python", f"{toolchain.interpreter.version}, {toolchain.machine}")
+    grid.add_row(
+        "$PREFIX", Text(f"{toolchain.prefix}  ").append(f"{kind}, via {toolchain.prefix_via}", "dim")
+    )
     root = toolchain.root
     if root is None:
-        grid.add_row("CUDA root", Text("none", "yellow"))
+        grid.add_row("$ROOT", Text("no CUDA toolkit", "yellow"))
     else:
         words = Text(f"{root.path}  ").append(f"{root.kind}, CUDA {root.version}, via {root.via}", "dim")
-        grid.add_row("CUDA root", words)
+        grid.add_row("$ROOT", words)
     return Group(heading("environment"), Padding(grid, (0, 0, 0, 2)))
 
 
@@ -112,10 +115,13 @@ def part_row(toolchain: Toolchain, name: str, label: str) -> tuple[RenderableTyp
 
 
 def shorten(path: Path, toolchain: Toolchain) -> Text:
-    """Write a path below the CUDA root or the prefix as ``…/rest``: the header has named them."""
-    for base in filter(None, (toolchain.root.path if toolchain.root else None, toolchain.prefix)):
+    """Write a path below the CUDA root or the prefix in terms of the names that the header gives them."""
+    bases = [("$PREFIX", toolchain.prefix)]
+    if toolchain.root is not None and toolchain.root.path != toolchain.prefix:
+        bases.insert(0, ("$ROOT", toolchain.root.path))
+    for name, base in bases:
         if path.is_relative_to(base) and path != base:
-            return Text("…/", "dim").append(str(path.relative_to(base)), "not dim")
+            return Text(f"{name}/", "dim").append(str(path.relative_to(base)), "not dim")
     return Text(str(path))
 
 
@@ -133,26 +139,26 @@ def probes_table(outcomes: Sequence[Outcome]) -> RenderableType:
 
 def finding_block(finding: Finding) -> RenderableType:
     style = STYLES[finding.level]
-    line = (
-        Text(f"{SIGNS[finding.level]} ", style)
-        .append(finding.text, "default")
-        .append(f"  [{finding.code}]", "dim")
-    )
-    lines: list[RenderableType] = [line]
-    lines += [Padding(Text(evidence, "dim"), (0, 0, 0, 4)) for evidence in finding.evidence]
+    lines = [Text(finding.text).append(f"  [{finding.code}]", "dim")]
+    lines += [Text(evidence, "dim") for evidence in finding.evidence]
     if finding.fix:
-        lines.append(Padding(Text("→ ", "green").append(finding.fix, "default"), (0, 0, 0, 2)))
-    return Padding(Group(*lines), (0, 0, 0, 2))
+        lines.append(Text("→ ", "green").append(finding.fix, "default"))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(Text(SIGNS[finding.level], style), Group(*lines))
+    return Padding(grid, (0, 0, 0, 2))
 
 
 def verdict(findings: Sequence[Finding]) -> RenderableType:
+    """Close with one line: ready, usable or not, and how many findings of each level."""
     counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
+    worst = next((level for level in LEVELS if counts[level]), "note")
     words = [
-        f"{count} {level}{'s' if count > 1 and level != 'refused' else ''}"
+        f"{count} {level}{'s' * (count > 1 and level != 'refused')}"
         for level, count in counts.items()
         if count
     ]
-    worst = next((level for level in LEVELS if counts[level]), None)
-    if worst in (None, "note"):
-        return Padding(Text("ready", "bold green").append(f"  {', '.join(words)}", "dim"), (1, 0, 1, 0))
-    return Padding(Text(", ".join(words), STYLES[worst or "note"]), (1, 0, 1, 0))
+    line = Text(VERDICTS[worst], f"bold {STYLES[worst]}" if worst != "note" else "bold green")
+    return Padding(line.append(f"  {', '.join(words)}", "not bold dim"), (1, 0, 1, 0))
+
+
+VERDICTS = {"refused": "contradictory", "error": "not ready", "warning": "usable", "note": "ready"}

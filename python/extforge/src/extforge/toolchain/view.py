@@ -25,7 +25,7 @@ from extforge.toolchain.cache import cache_directory
 from extforge.toolchain.catalogue import CUDA_HEADERS, CUDA_LIBRARIES, CUDA_PROGRAMS
 from extforge.toolchain.driver import SONAME
 from extforge.toolchain.kinds import VIEW_MARKER
-from extforge.toolchain.model import Found, Root, Toolchain
+from extforge.toolchain.model import Found, Missing, Root, Toolchain
 from extforge.toolchain.stub import generate_stub
 
 SHAPE = 1  # raised whenever the same root would give another view
@@ -49,7 +49,6 @@ class View:
 
     path: Path
     stubbed: bool
-    generated: bool
 
     @property
     def libraries(self) -> Path:
@@ -60,31 +59,26 @@ class View:
         return self.path / "lib64" / "stubs"
 
 
-def plan_view(toolchain: Toolchain, generate: bool = False, directory: Path | None = None) -> View | None:
+def plan_view(toolchain: Toolchain, directory: Path | None = None) -> View | None:
     """Return the view that would be built, or None where no toolkit is; nothing is written.
 
-    ``generate`` asks for a stub compiled from cuda.h where the root ships none and this machine has
-    no driver. ``directory`` replaces the place in the user's cache.
+    ``directory`` replaces the place in the user's cache.
     """
     root = toolchain.root
     if root is None or root.kind == "triton":
         return None
-    found = isinstance(toolchain.get("libcuda"), Found)
-    generated = generate and not found
-    place = directory or cache_directory(toolchain.system) / "views" / digest(toolchain, root, generated)
-    return View(place, found or generated, generated)
+    place = directory or cache_directory(toolchain.system) / "views" / digest(toolchain, root)
+    return View(place, isinstance(toolchain.get("libcuda"), Found))
 
 
-def digest(toolchain: Toolchain, root: Root, generated: bool) -> str:
-    shown = [
-        SHAPE,
-        str(root.path),
-        root.kind,
-        root.version,
-        root.target,
-        generated,
-        str(toolchain.path("libcuda")),
-    ]
+def is_generated(part: Found | Missing) -> bool:
+    return isinstance(part, Found) and part.via == "generated"
+
+
+def digest(toolchain: Toolchain, root: Root) -> str:
+    driver = toolchain.get("libcuda")
+    driver_word = "generated" if is_generated(driver) else str(toolchain.path("libcuda"))
+    shown = [SHAPE, str(root.path), root.kind, root.version, root.target, driver_word]
     shown += [
         f"{role}={path}:{path.stat().st_mtime_ns}"
         for role in sorted(root.places)
@@ -104,7 +98,7 @@ def build_view(toolchain: Toolchain, view: View) -> View:
     view.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".view-", dir=view.path.parent) as temporary:
         half_made = Path(temporary) / "view"
-        fill_view(toolchain, half_made, view.generated)
+        fill_view(toolchain, half_made)
         try:
             half_made.rename(view.path)
         except OSError:
@@ -114,7 +108,7 @@ def build_view(toolchain: Toolchain, view: View) -> View:
     return view
 
 
-def fill_view(toolchain: Toolchain, top: Path, generate: bool) -> None:
+def fill_view(toolchain: Toolchain, top: Path) -> None:
     root = toolchain.root
     assert root is not None
     shared = root.kind == "split"
@@ -124,7 +118,7 @@ def fill_view(toolchain: Toolchain, top: Path, generate: bool) -> None:
     (top / "lib64").mkdir(parents=True, exist_ok=True)
     add_unversioned_names(top / "lib64")
     (top / "lib").symlink_to("lib64")
-    fill_stubs(toolchain, root, top / "lib64" / "stubs", generate)
+    fill_stubs(toolchain, root, top / "lib64" / "stubs")
     for nvvm in root.places.get("nvvm", ())[:1]:
         (top / "nvvm").symlink_to(nvvm)
     marker = {"root": str(root.path), "kind": root.kind, "version": root.version, "target": root.target}
@@ -179,23 +173,23 @@ def add_unversioned_names(directory: Path) -> None:
             plain.symlink_to(library.name)
 
 
-def fill_stubs(toolchain: Toolchain, root: Root, directory: Path, generate: bool) -> None:
+def fill_stubs(toolchain: Toolchain, root: Root, directory: Path) -> None:
     """Put both names of the driver into ``lib64/stubs``: linkers ask for one, Triton for the other."""
     merge(root.places.get("stubs", ()), directory, ("lib*.so", "lib*.so.*"), skip=("libcuda.so", SONAME))
-    driver = toolchain.path("libcuda")
-    if driver is None and not generate:
+    driver = toolchain.get("libcuda")
+    if isinstance(driver, Missing):
         return
     directory.mkdir(parents=True, exist_ok=True)
-    if driver is None:
+    if is_generated(driver):
         generate_stub(toolchain.system, toolchain["cc"].path, toolchain["cuda_include"].path, directory)
         return
     for name in ("libcuda.so", SONAME):
-        (directory / name).symlink_to(driver)
+        (directory / name).symlink_to(driver.path)
 
 
-def require_view(toolchain: Toolchain, generate: bool = False, directory: Path | None = None) -> View:
+def require_view(toolchain: Toolchain, directory: Path | None = None) -> View:
     """Build and return the view; raises :class:`NotFoundError` where no toolkit was found."""
-    view = plan_view(toolchain, generate, directory)
+    view = plan_view(toolchain, directory)
     if view is None:
         seen = "; ".join(map(str, toolchain.root_tried)) or "no candidate"
         raise NotFoundError(f"no CUDA toolkit to make a view of ({seen})")

@@ -17,7 +17,6 @@ from extforge.toolchain.flags import CUDA_MODULES, MODULES, torch_cmake_director
 from extforge.toolchain.model import Flags, Found, Toolchain
 from extforge.toolchain.options import (
     add_query_arguments,
-    add_view_arguments,
     build_planned_view,
     survey_from,
 )
@@ -92,7 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     answers.add_argument(
         "--exists", action="store_true", help="print nothing; exit 0 if every MODULE is there, else 1"
     )
-    add_view_arguments(parser)
     add_query_arguments(parser)
 
 
@@ -109,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.exists:
         return 0
     if any(kind == "flags" for kind, _ in asked) and uses_view(toolchain, flags):
-        build_planned_view(toolchain, arguments.generate_stub)
+        build_planned_view(toolchain)
     words = [word for kind, name in asked if kind == "flags" for word in FLAG_OPTIONS[name](flags)]
     lines = [shlex.join(dict.fromkeys(words))] if any(kind == "flags" for kind, _ in asked) else []
     lines += [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from extforge.toolchain.options import add_query_arguments, add_view_arguments, resolve_from
+from extforge.toolchain.options import add_query_arguments, resolve_from
 from extforge.toolchain.view import require_view
 
 
@@ -13,11 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory", nargs="?", type=Path, help="where to make it (default: in the user's cache)"
     )
-    add_view_arguments(parser)
     add_query_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     directory = arguments.directory.absolute() if arguments.directory else None
-    print(require_view(resolve_from(arguments), arguments.generate_stub, directory).path)
+    print(require_view(resolve_from(arguments), directory).path)
     return 0
