@@ -49,8 +49,8 @@ def from_argument(query: Query) -> Prefixes | None:
 
 def from_package_build(query: Query) -> Prefixes | None:
     """Under conda-build and rattler-build: tools from BUILD_PREFIX, headers and libraries from PREFIX."""
-    if query.system.variable("CONDA_BUILD") != "1":
-        return None
+    if query.system.variable("CONDA_BUILD") != "1" or query.system.variable("BUILD_PREFIX") is None:
+        return None  # the test of a built package has CONDA_BUILD, too, but one environment only
     values = [query.system.variable(name) for name in ("PREFIX", "BUILD_PREFIX")]
     findings = tuple(
         Finding(
