@@ -118,9 +118,16 @@ def test_channel_that_cannot_answer_leaves_it_unverified(
     channels = ((tmp_path / "none").as_uri(),) if fault == "no such channel" else (channel,)
     depends = DEPENDS if fault == "no such channel" else (*DEPENDS, "nowhere")
     path = write_conda(cpu_package(UNKNOWN, depends=depends), tmp_path)
-    (finding,) = linkage(path, Options(channels=channels))
+    findings = linkage(path, Options(channels=channels))
+    assert [(f.code, f.level) for f in findings] == [("L01", Level.UNVERIFIED)] * 2
+    for finding in findings:
+        assert f"channels {channels[0]}: " in finding.observation.seen
+
+
+def test_wheel_is_not_solved_in_channels(wheel_package: Maker, tmp_path: Path, channel: str) -> None:
+    (finding,) = linkage(wheel_package().write(tmp_path), Options(channels=(channel,)))
     assert finding.level is Level.UNVERIFIED
-    assert f"channels {channels[0]}: " in finding.observation.seen
+    assert finding.observation.seen.startswith("a wheel's requirements are not solved")
 
 
 def test_installed_package_is_audited_by_name(cpu_package: Maker, prefix: Path) -> None:

@@ -40,7 +40,10 @@ class Options:
     cuobjdump: Path | None = None
 
 
-def audit_packages(paths: Sequence[Path | str], options: Options = Options()) -> Report:
+DEFAULTS = Options()
+
+
+def audit_packages(paths: Sequence[Path | str], options: Options = DEFAULTS) -> Report:
     """Audit packages and return what was found.
 
     ``paths`` are ``.conda``, ``.tar.bz2`` or ``.whl`` files or unpacked directories; with ``options.prefix``,
@@ -93,7 +96,9 @@ def _providers(
     )
     if installed is not None:
         return (*own, *installed), ""
-    if channels and package.claims.format is Format.CONDA:
+    if channels and package.claims.format is Format.WHEEL:
+        return None, "a wheel's requirements are not solved in conda channels; give --prefix"
+    if channels:
         try:
             return (*own, *solve_channels(package.claims, channels)), ""
         except ChannelProblem as problem:
