@@ -74,10 +74,11 @@ def audit_packages(paths: Sequence[Path | str], options: Options = DEFAULTS) -> 
 
 
 def _read(path: str, options: Options) -> Package:
-    if options.prefix is not None and not Path(path).exists():
-        return read_installed(options.prefix, path, LIMITS)
     found = options.cuobjdump or shutil.which("cuobjdump")
-    return read_package(Path(path), Path(found) if found else None, LIMITS)
+    cuobjdump = Path(found) if found else None
+    if options.prefix is not None and not Path(path).exists():
+        return read_installed(options.prefix, path, cuobjdump, LIMITS)
+    return read_package(Path(path), cuobjdump, LIMITS)
 
 
 def _providers(
