@@ -1,0 +1,160 @@
+"""Choosing the one CUDA toolkit root.
+
+Candidates come from a tuple of steps in order of authority. The first that holds any part of a
+toolkit is taken, and all the rest is reported as overruled: a root that lacks nvcc is not completed
+from another, because headers of one toolkit under the compiler of another fail far from the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from extforge.toolchain.catalogue import SYSTEM_ROOT, SYSTEM_ROOTS
+from extforge.toolchain.kinds import Layouts, open_root, with_version
+from extforge.toolchain.model import Finding, Root, Tried
+from extforge.toolchain.prefixes import Prefixes
+from extforge.toolchain.query import Query
+
+
+class Candidate(NamedTuple):
+    """``explicit`` ones must work; a failure is refused and never passed over."""
+
+    value: str
+    via: str
+    explicit: bool = False
+
+
+class Choice(NamedTuple):
+    root: Root | None
+    tried: tuple[Tried, ...]
+    findings: tuple[Finding, ...]
+
+
+class Search(NamedTuple):
+    query: Query
+    prefixes: Prefixes
+    layouts: Layouts
+
+
+def from_argument(search: Search) -> Iterator[Candidate]:
+    if search.query.cuda is not None:
+        yield Candidate(search.query.cuda, "argument", explicit=True)
+
+
+def from_own_variable(search: Search) -> Iterator[Candidate]:
+    value = search.query.system.variable("EXTFORGE_CUDA_ROOT")
+    if value:
+        yield Candidate(value, "env:EXTFORGE_CUDA_ROOT", explicit=True)
+
+
+def from_conda_prefix(search: Search) -> Iterator[Candidate]:
+    if search.prefixes.conda:
+        yield Candidate(str(search.prefixes.prefix), "conda")
+
+
+def from_wheels(search: Search) -> Iterator[Candidate]:
+    """Unified wheels, newest first, then split ones; those of torch's own CUDA major lead."""
+    found: list[Path] = []
+    for site in map(Path, search.layouts.interpreter.site_packages):
+        found += sorted(site.glob("nvidia/cu[0-9]*"), reverse=True)
+        found += [site / "nvidia"] if any(site.glob("nvidia/cuda_*")) else []
+    major = (search.layouts.torch_cuda or "").split(".")[0]
+    wanted = {"cu" + major, "nvidia" if major == "12" else ""}
+    for path in sorted(found, key=lambda path: path.name not in wanted):
+        yield Candidate(str(path), "wheel")
+
+
+def from_variables(search: Search) -> Iterator[Candidate]:
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        value = search.query.system.variable(name)
+        if value:
+            yield Candidate(value, f"env:{name}")
+
+
+def from_path(search: Search) -> Iterator[Candidate]:
+    """Every nvcc on PATH is asked where its toolkit is: links and wrapper scripts mislead."""
+    for nvcc in search.query.system.on_path("nvcc"):
+        yield Candidate(str(nvcc), "nvcc")
+
+
+def from_system(search: Search) -> Iterator[Candidate]:
+    """The unversioned directory, or the versioned one when there is exactly one."""
+    system = search.query.system
+    if system.at(SYSTEM_ROOT).exists():
+        yield Candidate(str(system.at(SYSTEM_ROOT)), "default")
+    versioned = sorted(system.sysroot.glob(SYSTEM_ROOTS.lstrip("/")))
+    if len(versioned) == 1:
+        yield Candidate(str(versioned[0]), "default")
+
+
+def from_triton(search: Search) -> Iterator[Candidate]:
+    for site in map(Path, search.layouts.interpreter.site_packages):
+        if (site / "triton/backends/nvidia").is_dir():
+            yield Candidate(str(site / "triton/backends/nvidia"), "bundled")
+
+
+Step = Callable[[Search], Iterator[Candidate]]
+EXPLICIT: tuple[Step, ...] = (from_argument, from_own_variable)
+ENVIRONMENT: tuple[Step, ...] = (from_conda_prefix, from_wheels)
+STEPS: dict[str, tuple[Step, ...]] = {
+    "prefix": (*EXPLICIT, *ENVIRONMENT, from_variables, from_path, from_system, from_triton),
+    "env": (*EXPLICIT, from_variables, from_path, *ENVIRONMENT, from_system, from_triton),
+}
+
+
+def choose_root(search: Search) -> Choice:
+    """Return the first candidate that is a toolkit, with the fate of all the others."""
+    chosen: Root | None = None
+    tried: list[Tried] = []
+    findings: list[Finding] = []
+    seen: set[Path] = set()
+    for candidate in (candidate for step in STEPS[search.query.prefer] for candidate in step(search)):
+        opened = open_root(search.layouts, candidate.value, candidate.via)
+        if isinstance(opened, Tried):
+            tried.append(opened)
+            findings += report_unusable(candidate, opened, chosen)
+            continue
+        if opened.path.resolve() in seen:
+            continue
+        seen.add(opened.path.resolve())
+        opened = with_version(search.layouts, opened)
+        if chosen is None:
+            chosen = opened
+        else:
+            tried.append(Tried(candidate.value, "shadowed", f"via {candidate.via}: {describe(opened)}"))
+            findings += report_overruled(candidate, opened, chosen)
+    return Choice(chosen, tuple(tried), tuple(findings))
+
+
+def describe(root: Root) -> str:
+    return f"{root.kind} {root.version or 'of unknown version'}"
+
+
+def report_unusable(candidate: Candidate, fault: Tried, chosen: Root | None) -> Iterator[Finding]:
+    """Refuse what was named explicitly; a variable that was overruled anyway is only a warning."""
+    named = candidate.explicit or candidate.via.startswith("env:")
+    if not named:
+        return
+    level = "refused" if candidate.explicit or chosen is None else "warning"
+    name = candidate.via.removeprefix("env:")
+    variable = name if name != candidate.via else "--cuda"
+    text = f"{variable} cannot be used: {fault}"
+    yield Finding(
+        "cuda-root-unusable", level, text, f"let {variable} name one toolkit directory, or unset it"
+    )
+
+
+def report_overruled(candidate: Candidate, opened: Root, chosen: Root) -> Iterator[Finding]:
+    """Overruling a variable that somebody set deserves a warning, the rest a note."""
+    if candidate.via in ("default", "bundled"):
+        return
+    text = (
+        f"{candidate.value} ({describe(opened)}, via {candidate.via}) is overruled by "
+        f"{chosen.path} ({describe(chosen)}, via {chosen.via})"
+    )
+    level = "warning" if candidate.via.startswith("env:") else "note"
+    yield Finding(
+        "cuda-root-overruled", level, text, f"to use it instead: export EXTFORGE_CUDA_ROOT={opened.path}"
+    )
