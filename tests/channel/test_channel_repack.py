@@ -94,7 +94,7 @@ def test_rules_move_link_and_drop(tmp_path: Path) -> None:
     }
     rules = (Rule("t/lib/liba.so", "lib", put="both"), Rule("t/lib/*.so", "lib", put="link"),
              Rule("t/include/*", "include"), Rule("t/lib/*", None), KEEP_REST)  # fmt: skip
-    package = make(tmp_path, Row("t", "1.0", rules=rules, links=(("t/share", "share"),)), LINUX, files)
+    package = make(tmp_path, Row("t", "1.0", rules=rules, links=(("{site_packages}/t/share", "share"),)), LINUX, files)
     found = by_path(package)
     kept = {path: entry.link for path, entry in found.items() if "dist-info" not in path}
     assert kept == {
