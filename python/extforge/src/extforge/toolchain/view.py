@@ -91,9 +91,10 @@ def digest(toolchain: Toolchain, root: Root) -> str:
 
 def build_view(toolchain: Toolchain, view: View) -> View:
     """Build the view unless it is there already. Raises :class:`ConflictError` for a foreign directory."""
-    if (view.path / VIEW_MARKER).is_file():
-        return view
+    # In this order: the view may appear at any moment, but then it appears whole.
     if view.path.exists() and (not view.path.is_dir() or any(view.path.iterdir())):
+        if (view.path / VIEW_MARKER).is_file():
+            return view
         raise ConflictError(f"{view.path} exists and is no view of extforge; name a new or empty directory")
     view.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".view-", dir=view.path.parent) as temporary:
