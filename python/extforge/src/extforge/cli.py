@@ -17,6 +17,8 @@ from extforge.errors import ExtforgeError
 
 
 class Subcommand(NamedTuple):
+    """A name, what it does, and the module that does it."""
+
     name: str
     sentence: str
     module: str
@@ -24,14 +26,18 @@ class Subcommand(NamedTuple):
 
 TOOLCHAIN = "extforge.toolchain.commands"
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    Subcommand("doctor", "Show what was found, what is wrong and what mends it.", f"{TOOLCHAIN}.doctor"),
-    Subcommand("env", "Print variables that point every tool at the toolchain.", f"{TOOLCHAIN}.env"),
-    Subcommand("run", "Run one command in that environment.", f"{TOOLCHAIN}.run"),
-    Subcommand("flags", "Print compiler and linker flags (also: extforge-config).", f"{TOOLCHAIN}.config"),
-    Subcommand("cmake", "Print an initial cache for cmake -C.", f"{TOOLCHAIN}.cmake"),
-    Subcommand("view", "Make the directory that CUDA_HOME should name.", f"{TOOLCHAIN}.view"),
-    Subcommand("hook", "Set the variables whenever a conda environment is activated.", f"{TOOLCHAIN}.hook"),
-    Subcommand("json", "Print the whole resolution as one document.", f"{TOOLCHAIN}.json"),
+    Subcommand("build", "build, test and index the packages of a recipe", "extforge.build"),
+    Subcommand("audit", "compare what packages claim with what they hold", "extforge.audit.command"),
+    Subcommand("install", "solve and install an environment", "extforge.install"),
+    Subcommand("channel", "make a channel where no conda channel is reachable", "extforge.channel.command"),
+    Subcommand("doctor", "show what was found, what is wrong and what mends it", f"{TOOLCHAIN}.doctor"),
+    Subcommand("env", "print variables that point every tool at the toolchain", f"{TOOLCHAIN}.env"),
+    Subcommand("run", "run one command in that environment", f"{TOOLCHAIN}.run"),
+    Subcommand("flags", "print compiler and linker flags (also: extforge-config)", f"{TOOLCHAIN}.config"),
+    Subcommand("cmake", "print an initial cache for cmake -C", f"{TOOLCHAIN}.cmake"),
+    Subcommand("view", "make the directory that CUDA_HOME should name", f"{TOOLCHAIN}.view"),
+    Subcommand("hook", "set the variables whenever a conda environment is activated", f"{TOOLCHAIN}.hook"),
+    Subcommand("json", "print the whole resolution as one document", f"{TOOLCHAIN}.json"),
 )
 
 EXIT_CODES = """\
@@ -61,6 +67,10 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader (head, less) has gone; a second failure at interpreter exit would be noise.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        # A full disk, a missing permission: the message names the file, and a traceback would not help.
+        print(f"extforge {chosen.name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"extforge {chosen.name}: interrupted", file=sys.stderr)

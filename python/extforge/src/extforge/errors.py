@@ -25,20 +25,30 @@ class ExtforgeError(Exception):
 
 
 class NotFoundError(ExtforgeError):
+    """Something asked for is missing."""
+
     exit_code = 1
 
 
 class FailedCommand(ExtforgeError):
+    """A program that had to succeed did not."""
+
     exit_code = 1
 
 
 class BadInputError(ExtforgeError):
+    """An argument or a file cannot be used."""
+
     exit_code = 2
 
 
 class ConflictError(ExtforgeError):
+    """Doing it would contradict what is already there."""
+
     exit_code = 3
 
 
 class FailedProbe(ExtforgeError):
+    """A real probe (compile, link, load) did not work."""
+
     exit_code = 4

@@ -1,0 +1,1 @@
+"""Reading packages: archives, metadata, ELF files and device code. Nothing here judges."""

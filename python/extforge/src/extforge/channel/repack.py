@@ -1,0 +1,188 @@
+"""Plan conda packages from rows of the catalogue and the wheels they name."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import IO
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from extforge.channel.archive import PLACEHOLDER, Entry, PlannedPackage
+from extforge.channel.catalogue import OWN_PLACE, Row, Rule
+from extforge.channel.wheels import Wheel, WheelFile
+
+PLATFORM = "linux-64"
+PYTHON_MINOR = "{}.{}".format(*sys.version_info)
+PYTHON_NEXT_MINOR = f"{sys.version_info[0]}.{sys.version_info[1] + 1}.0a0"
+PYTHON_TAG = "{}{}".format(*sys.version_info)
+
+#: Part of every build string; raise it when the same inputs give different packages.
+FORMAT = "2"
+
+SCRIPT = """\
+#!{prefix}/bin/python
+import sys
+
+from {module} import {top}
+
+if __name__ == "__main__":
+    sys.exit({call}())
+"""
+
+
+def plan(row: Row, wheel: Wheel, conda_names: Mapping[str, str]) -> PlannedPackage:
+    """Return the package that ``row`` makes of ``wheel``; ``conda_names`` maps projects to conda packages."""
+    noarch = wheel.is_pure and not row.plain
+    layout = Layout(noarch)
+    version = Version(row.version).public
+    depends = [*platform_requirements(row, wheel), *row.depends]
+    if not row.plain:
+        depends += conda_requirements(wheel, conda_names)
+    scripts = [] if row.plain else console_scripts(wheel)
+    return PlannedPackage(
+        name=row.name,
+        version=version,
+        build=f"{row.flavour}{python_part(row, noarch)}h{content_hash(row, wheel, depends)}_0",
+        subdir="noarch" if noarch else PLATFORM,
+        summary=wheel.distribution.metadata["Summary"] or row.name,
+        license=license_of(wheel),
+        entries=partial(wheel_entries, row, wheel, layout, () if noarch else tuple(scripts)),
+        depends=tuple(depends),
+        run_exports={"weak": list(row.run_exports)} if row.run_exports else {},
+        noarch="python" if noarch else None,
+        entry_points=tuple(scripts) if noarch else (),
+    )
+
+
+def python_part(row: Row, noarch: bool) -> str:
+    if row.plain:
+        return ""
+    return "py" if noarch else f"py{PYTHON_TAG}"
+
+
+def content_hash(row: Row, wheel: Wheel, depends: list[str]) -> str:
+    """Seven digits that change with anything that a package is made from."""
+    return hashlib.sha256(repr((FORMAT, row, wheel.record, PYTHON_TAG, depends)).encode()).hexdigest()[:7]
+
+
+class Layout:
+    """Where a wheel's install schemes lie in a conda package."""
+
+    def __init__(self, noarch: bool) -> None:
+        self.site_packages = "site-packages" if noarch else f"lib/python{PYTHON_MINOR}/site-packages"
+        self.scripts = "python-scripts" if noarch else "bin"
+
+    def own_place(self, path: str) -> str:
+        """Return where an installer of wheels puts ``path`` (binary distribution format, "spreading")."""
+        head, _, rest = path.partition("/")
+        if not head.endswith(".data"):
+            return f"{self.site_packages}/{path}"
+        scheme, _, below = rest.partition("/")
+        directories = {"scripts": self.scripts, "data": "", "headers": f"include/python{PYTHON_MINOR}"}
+        return posixpath.join(directories.get(scheme, self.site_packages), below)
+
+
+def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]) -> Iterator[Entry]:
+    """Yield the files of the package that ``row`` makes of ``wheel``."""
+    for file in wheel.files():
+        rule = next(rule for rule in row.rules if fnmatchcase(file.path, rule.pattern))
+        if rule.to is None or file.path in (f"{wheel.dist_info}/RECORD", f"{wheel.dist_info}/INSTALLER"):
+            continue  # RECORD would list the places of a wheel install; conda keeps its own
+        yield from apply(rule, file, wheel, layout)
+    yield from (link_entry(f"{layout.site_packages}/{path}", target) for path, target in row.links)
+    yield from map(script_entry, scripts)
+    if not row.plain:
+        yield Entry(f"{layout.site_packages}/{wheel.dist_info}/INSTALLER", text="conda\n")
+
+
+def apply(rule: Rule, file: WheelFile, wheel: Wheel, layout: Layout) -> Iterator[Entry]:
+    own = layout.own_place(file.path)
+    if rule.to == OWN_PLACE:
+        yield file_entry(own, file, wheel)
+        return
+    assert rule.to is not None
+    moved = posixpath.normpath(posixpath.join(rule.to, file.path.removeprefix(rule.base)))
+    if rule.put != "link":
+        yield file_entry(moved, file, wheel)
+    if rule.put != "file":
+        yield replace(link_entry(own, moved), sha256=wheel.digests[file.path], size=file.size)
+
+
+def file_entry(path: str, file: WheelFile, wheel: Wheel) -> Entry:
+    is_script = "/scripts/" in file.path and ".data/" in file.path
+    if is_script and wheel.archive.read(file.path).startswith(b"#!python"):
+        body = wheel.archive.read(file.path).decode().partition("\n")[2]
+        return Entry(path, text=f"#!{PLACEHOLDER}/bin/python\n{body}", executable=True)
+    return Entry(path, partial(open_member, wheel, file.path), file.size, executable=file.executable or is_script)
+
+
+def open_member(wheel: Wheel, path: str) -> IO[bytes]:
+    return wheel.archive.open(path)
+
+
+def link_entry(path: str, target: str) -> Entry:
+    return Entry(path, link=posixpath.relpath(target, posixpath.dirname(path)))
+
+
+def script_entry(entry_point: str) -> Entry:
+    """Return the script of an entry point ``name = module:call``, as installers of wheels write it."""
+    name, _, reference = entry_point.partition(" = ")
+    module, _, call = reference.partition(":")
+    top = call.partition(".")[0]
+    text = SCRIPT.format(prefix=PLACEHOLDER, module=module, top=top, call=call)
+    return Entry(f"bin/{name}", text=text, executable=True)
+
+
+def console_scripts(wheel: Wheel) -> list[str]:
+    points = wheel.distribution.entry_points.select(group="console_scripts")
+    return [f"{point.name} = {point.value.partition('[')[0].strip()}" for point in points]
+
+
+def platform_requirements(row: Row, wheel: Wheel) -> Iterator[str]:
+    """Yield what the package needs of Python and of glibc."""
+    if wheel.is_pure and not row.plain:
+        yield match_spec("python", SpecifierSet(wheel.distribution.metadata["Requires-Python"] or ""))
+    elif not row.plain:
+        yield f"python >={PYTHON_MINOR},<{PYTHON_NEXT_MINOR}"
+        yield f"python_abi {PYTHON_MINOR}.* *_cp{PYTHON_TAG}"
+    if wheel.glibc_floor:
+        yield f"__glibc >={wheel.glibc_floor},<3.0.a0"
+
+
+def conda_requirements(wheel: Wheel, conda_names: Mapping[str, str]) -> Iterator[str]:
+    """Translate ``Requires-Dist`` into match specs; extras and other platforms are left out."""
+    for line in wheel.distribution.requires or ():
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            project = canonicalize_name(requirement.name)
+            yield match_spec(conda_names.get(project, project), requirement.specifier)
+
+
+def match_spec(name: str, specifiers: SpecifierSet) -> str:
+    """Return conda's form of Python's version specifiers; conda writes ``==1.*`` as ``1.*`` and knows no ``===``."""
+    versions = (
+        s.version if s.operator == "==" and s.version.endswith(".*") else s.operator.replace("===", "==") + s.version
+        for s in specifiers
+    )
+    return f"{name} {','.join(sorted(versions))}".strip()
+
+
+def license_of(wheel: Wheel) -> str:
+    """Return what the wheel says of its licence, shortened to the classifier where the field holds a text."""
+    metadata = wheel.distribution.metadata
+    named = metadata["License-Expression"] or metadata["License"] or ""
+    if named and len(named) < 80 and "\n" not in named:
+        return str(named)
+    classifiers = [c for c in metadata.get_all("Classifier") or () if c.startswith("License ::")]
+    return classifiers[0].rpartition(" :: ")[2] if classifiers else "LicenseRef-see-package"
+
+

@@ -1,0 +1,65 @@
+"""Two builds: byte-equal, or exactly what differs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from extforge.audit.comparing import Difference, compare_packages
+from forging import Spec, write_conda, write_directory, write_tar_bz2
+
+BASE = Spec(files={"lib/a": b"one", "lib/b": b"two"}, links={"lib/c": "a"})
+A = "file 644 3 bytes 7692c3ad3540bb80"
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> tuple[Path, Path]:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "first", tmp_path / "second"
+
+
+@pytest.mark.parametrize("write", [write_conda, write_tar_bz2, write_directory])
+def test_equal_builds_differ_in_nothing(write: object, directories: tuple[Path, Path]) -> None:
+    assert callable(write)
+    assert compare_packages(*(write(BASE, d) for d in directories)) == ()
+
+
+# what the second build changes -> what is said of the payload
+CHANGES = {
+    "content": (
+        replace(BASE, files={"lib/a": b"uno", "lib/b": b"two"}),
+        Difference("lib/a", A, "file 644 3 bytes bf0ec3694e122e06"),
+    ),
+    "absent": (replace(BASE, files={"lib/b": b"two"}), Difference("lib/a", A, "absent")),
+    "added": (
+        replace(BASE, links={"lib/c": "a", "lib/d": "b"}),
+        Difference("lib/d", "absent", "symlink 777 to b"),
+    ),
+    "mode": (replace(BASE, modes={"lib/a": 0o755}), Difference("lib/a", A, A.replace("644", "755"))),
+    "target": (
+        replace(BASE, links={"lib/c": "b"}),
+        Difference("lib/c", "symlink 777 to a", "symlink 777 to b"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_difference_is_named(name: str, directories: tuple[Path, Path]) -> None:
+    changed, wanted = CHANGES[name]
+    found = compare_packages(write_conda(BASE, directories[0]), write_conda(changed, directories[1]))
+    assert wanted in found
+    assert {d.path for d in found} <= {wanted.path, "info/paths.json"}
+
+
+def test_different_packing_is_named(directories: tuple[Path, Path]) -> None:
+    turned = replace(BASE, files=dict(reversed(BASE.files.items())))
+    first, second = write_directory(BASE, directories[0]), write_directory(turned, directories[1])
+    assert [d.path for d in compare_packages(first, second)] == ["info/paths.json"]
+    packed = write_tar_bz2(BASE, directories[0])
+    other = directories[1] / packed.name
+    other.write_bytes(packed.read_bytes() + b"\0")
+    (difference,) = compare_packages(packed, other)
+    assert difference.path == ""
+    assert difference.first == f"packed alike up to byte {packed.stat().st_size}"
