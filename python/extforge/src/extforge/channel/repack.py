@@ -100,7 +100,12 @@ class Layout:
         installed = path
         if path.startswith(f"{self.site_packages}/"):
             installed = SITE_PACKAGES + path.removeprefix(self.site_packages)
-        return Entry(path, link=posixpath.relpath(target, posixpath.dirname(installed)))
+        return replace(link_entry(installed, target), path=path)
+
+
+def link_entry(path: str, target: str) -> Entry:
+    """Return a relative link between two places of the prefix."""
+    return Entry(path, link=posixpath.relpath(target, posixpath.dirname(path)))
 
 
 def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]) -> Iterator[Entry]:
