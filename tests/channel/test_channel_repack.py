@@ -104,6 +104,12 @@ def test_rules_move_link_and_drop(tmp_path: Path) -> None:
     assert (found[f"{SITE}/t/lib/libb.so"].size, found[f"{SITE}/t/lib/libb.so"].sha256[:8]) == (2, "3b64db95")
 
 
+def test_link_of_a_noarch_package_leads_there_once_installed(tmp_path: Path) -> None:
+    rules = (Rule("t/include/*", "include", put="both"), KEEP_REST)
+    package = make(tmp_path, Row("t", "1.0", rules=rules), ANY, {"t/include/t.h": "", "t/__init__.py": ""})
+    assert by_path(package)["site-packages/t/include/t.h"].link == "../../../../../include/t.h"
+
+
 def test_plain_package_sees_no_python(tmp_path: Path) -> None:
     row = Row("ninja", "1.0", rules=(Rule("ninja-1.0.data/scripts/*", "bin"), DROP_REST), plain=True, flavour="cpu_",
               run_exports=("ninja >=1",))  # fmt: skip

@@ -27,7 +27,7 @@ PYTHON_NEXT_MINOR = f"{sys.version_info[0]}.{sys.version_info[1] + 1}.0a0"
 PYTHON_TAG = "{}{}".format(*sys.version_info)
 
 #: Part of every build string; raise it when the same inputs give different packages.
-FORMAT = "2"
+FORMAT = "3"
 
 SCRIPT = """\
 #!{prefix}/bin/python
@@ -76,11 +76,14 @@ def content_hash(row: Row, wheel: Wheel, depends: list[str]) -> str:
     return hashlib.sha256(repr((FORMAT, row, texts, wheel.record, PYTHON_TAG, depends)).encode()).hexdigest()[:7]
 
 
+SITE_PACKAGES = f"lib/python{PYTHON_MINOR}/site-packages"
+
+
 class Layout:
     """Where a wheel's install schemes lie in a conda package."""
 
     def __init__(self, noarch: bool) -> None:
-        self.site_packages = "site-packages" if noarch else f"lib/python{PYTHON_MINOR}/site-packages"
+        self.site_packages = "site-packages" if noarch else SITE_PACKAGES
         self.scripts = "python-scripts" if noarch else "bin"
 
     def own_place(self, path: str) -> str:
@@ -92,6 +95,18 @@ class Layout:
         directories = {"scripts": self.scripts, "data": "", "headers": f"include/python{PYTHON_MINOR}"}
         return posixpath.join(directories.get(scheme, self.site_packages), below)
 
+    def link_entry(self, path: str, target: str) -> Entry:
+        """Return a link from ``path`` to ``target``; it leads there from where an installer puts ``path``."""
+        installed = path
+        if path.startswith(f"{self.site_packages}/"):
+            installed = SITE_PACKAGES + path.removeprefix(self.site_packages)
+        return replace(link_entry(installed, target), path=path)
+
+
+def link_entry(path: str, target: str) -> Entry:
+    """Return a relative link between two places of the prefix."""
+    return Entry(path, link=posixpath.relpath(target, posixpath.dirname(path)))
+
 
 def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]) -> Iterator[Entry]:
     """Yield the files of the package that ``row`` makes of ``wheel``."""
@@ -101,7 +116,7 @@ def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]
             continue  # RECORD would list the places of a wheel install; conda keeps its own
         yield from apply(rule, file, wheel, layout)
     for path, target in row.links:
-        yield link_entry(path.format(site_packages=layout.site_packages), target)
+        yield layout.link_entry(path.format(site_packages=layout.site_packages), target)
     yield from (Entry(path, text=read_text(name)) for path, name in row.texts)
     yield from map(script_entry, scripts)
     if not row.plain:
@@ -118,7 +133,7 @@ def apply(rule: Rule, file: WheelFile, wheel: Wheel, layout: Layout) -> Iterator
     if rule.put != "link":
         yield file_entry(moved, file, wheel)
     if rule.put != "file":
-        yield replace(link_entry(own, moved), sha256=wheel.digests[file.path], size=file.size)
+        yield replace(layout.link_entry(own, moved), sha256=wheel.digests[file.path], size=file.size)
 
 
 def file_entry(path: str, file: WheelFile, wheel: Wheel) -> Entry:
@@ -131,10 +146,6 @@ def file_entry(path: str, file: WheelFile, wheel: Wheel) -> Entry:
 
 def open_member(wheel: Wheel, path: str) -> IO[bytes]:
     return wheel.archive.open(path)
-
-
-def link_entry(path: str, target: str) -> Entry:
-    return Entry(path, link=posixpath.relpath(target, posixpath.dirname(path)))
 
 
 def read_text(name: str) -> str:
