@@ -16,7 +16,7 @@ from elftools.common.exceptions import ELFError
 from elftools.common.utils import struct_parse
 from elftools.elf.structs import ELFStructs
 
-from extforge.audit.model import Elf, Import
+from extforge.audit.binaries import Elf, Import
 from extforge.audit.reading.limits import Allowance
 from extforge.audit.reading.scan import scan
 from extforge.audit.reading.window import Malformed, Window

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from extforge.audit.model import Context, Elf, Format, Observation, Package
+from extforge.audit.binaries import Elf
+from extforge.audit.model import Context, Format, Observation, Package
 from extforge.audit.requirements import allowed_minors
 from extforge.audit.rules.labels import (
     CLASSIC,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from extforge.audit.model import DeviceImage, Elf
+from extforge.audit.binaries import DeviceImage, Elf
 from extforge.audit.reading.elf import is_linked_elf, read_elf
 from extforge.audit.reading.limits import Allowance
 from extforge.audit.reading.window import Malformed, Window
