@@ -250,7 +250,7 @@ FURTHER: dict[str, tuple[str, Callable[[Packages], Any]]] = {
     "no licence named": ("M07", lambda p: p.cpu(license="")),
     "build prefix not recorded": (
         "M06",
-        lambda p: p.cpu(more={"share/x": b"/b/_h_env_placehold_placehold/x"}),
+        lambda p: p.cpu(more={"share/x": b"/b/_h_env" + 9 * b"_placehold" + b"/x"}),
     ),
     "CUDA of the build string": ("C01", lambda p: p.cuda(build="cuda129_0")),
     "CUDA of the torch required": ("C01", lambda p: p.cuda(depends=(*CUDA_DEPENDS, "libtorch * cuda129*"))),

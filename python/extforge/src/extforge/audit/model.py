@@ -58,7 +58,6 @@ class FileClaim:
     size: int | None = None
     sha256: str = ""
     placeholder: str = ""
-    placeholder_mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)

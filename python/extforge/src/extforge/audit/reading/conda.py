@@ -96,7 +96,6 @@ def read_paths(paths: Mapping[str, Any], source: str) -> dict[str, FileClaim]:
             size=size if isinstance(size, int) else None,
             sha256=str(item.get("sha256") or ""),
             placeholder=str(item.get("prefix_placeholder") or ""),
-            placeholder_mode=str(item.get("file_mode") or ""),
         )
     return files
 
