@@ -90,8 +90,8 @@ HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
         "is not JSON",
     ),
     "metadata endless": (
-        lambda d: conda(d / "a-1-0.conda", tar([]), tar([("info/index.json", b"[" + b"0," * 2_000_001)])),
-        "holds 2000002 elements",
+        lambda d: conda(d / "a-1-0.conda", tar([]), tar([("info/index.json", b"[" + b"0," * 1_200_001)])),
+        "holds 1200002 elements",
     ),
     "metadata a list": (
         lambda d: conda(d / "a-1-0.conda", tar([]), tar([("info/index.json", b"[]")])),
@@ -108,6 +108,23 @@ HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
         "not a conda match specification",
     ),
     "one half": (lambda d: _one_half(d / "a-1-0.conda"), "0 members named pkg-"),
+    "depends endless": (
+        lambda d: conda(
+            d / "a-1-0.conda",
+            tar([]),
+            tar([("info/index.json", INDEX.replace(b"[]", b"[" + 10_000 * b'"a",' + b'"a"]'))]),
+        ),
+        "'depends' lists 10001; 10000 is the most read",
+    ),
+    "record endless": (
+        lambda d: _wheel(d, record="".join(f"{n},,\n" for n in range(300_001))),
+        "lists more than 300000 files",
+    ),
+    "headers endless": (lambda d: _wheel(d, metadata="a:\n" * 1_500_000), "4194304 is the most read"),
+    "requirements endless": (
+        lambda d: _wheel(d, metadata="Requires-Dist: a\n" * 10_001),
+        "requires 10001; 10000 is the most read",
+    ),
     "wheel name": (lambda d: wheel_with(d / "nonsense.whl"), "no file a-1.dist-info/WHEEL"),
     "zip method": (
         lambda d: wheel_with(d / "a-1-py3-none-any.whl", compression=zipfile.ZIP_LZMA),
@@ -131,6 +148,15 @@ def _write(path: Path, content: bytes) -> Path:
 def _cut(path: Path) -> Path:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 2 // 3])
+    return path
+
+
+def _wheel(directory: Path, metadata: str = "", record: str = "") -> Path:
+    path = directory / "a-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", compression=zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a-1.dist-info/METADATA", f"Name: a\nVersion: 1\n{metadata}")
+        archive.writestr("a-1.dist-info/WHEEL", "Wheel-Version: 1.0\n")
+        archive.writestr("a-1.dist-info/RECORD", record)
     return path
 
 

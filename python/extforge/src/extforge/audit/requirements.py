@@ -14,6 +14,9 @@ from rattler.exceptions import InvalidMatchSpecError, InvalidVersionSpecError
 
 from extforge.errors import BadInputError
 
+# Each takes microseconds and a kilobyte; no real package has a hundredth of this.
+MOST_REQUIREMENTS = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
