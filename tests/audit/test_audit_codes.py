@@ -72,6 +72,7 @@ GOOD: dict[str, Callable[[Packages], Any]] = {
     ),
     "run path to a requirement": lambda p: p.wheel(replace(STABLE, run_path="$ORIGIN/../torch/lib")),
     "hash of the variant": lambda p: p.cpu(build=f"cpu_h{HASH}_0", variant=HASHED),
+    "build prefix in bytecode": lambda p: p.cpu(more={"lib/x.pyc": 9 * b"_placehold"}),
     "recorded placeholder": lambda p: p.cpu(
         more={"share/config": PLACEHOLDER.encode()}, placeholders={"share/config": PLACEHOLDER}
     ),
