@@ -54,7 +54,7 @@ def main() -> int:
             os.environ.pop(name, None)
         os.environ["RATTLER_CACHE_DIR"] = str(LOCAL / "cache" / "rattler")
         prepare_tools(run)
-        channels, left_out = choose_channels(arguments.channel, run)
+        channels, left_out = choose_channels(arguments.channel, arguments.variant, run)
         run.extforge("build", "recipe", "-m", "conda_build_config.yaml", "--variant", arguments.variant,
                      "--skip-unchanged", "--output", OUTPUT, *as_options("--channel", channels))  # fmt: skip
         channels = [OUTPUT, *channels]
@@ -169,7 +169,7 @@ Needed: pip 22.3 or newer, and an index it reaches or a directory of wheels (PIP
         raise
 
 
-def choose_channels(given: list[str], run: Runner) -> tuple[list[object], tuple[str, ...]]:
+def choose_channels(given: list[str], variant: str, run: Runner) -> tuple[list[object], tuple[str, ...]]:
     """Return the channels of the dependencies, and the development tools that they lack."""
     if given:
         say(f"dependencies from {', '.join(given)} (given by --channel)")
@@ -180,7 +180,9 @@ def choose_channels(given: list[str], run: Runner) -> tuple[list[object], tuple[
         reason = str(error)
     if reason:
         say(f"dependencies from a channel made here, because conda-forge does not answer ({reason})")
-        run.extforge("channel", CHANNEL, "--cache", LOCAL / "cache" / "wheels")
+        number = variant.removeprefix("cuda")
+        cuda = [] if number == variant else ["--cuda", f"{number[:-1]}.{number[-1:]}"]
+        run.extforge("channel", CHANNEL, "--cache", LOCAL / "cache" / "wheels", *cuda)
         return [CHANNEL], NOT_IN_BOOTSTRAP
     say("dependencies from conda-forge, which answers")
     return ["conda-forge"], ()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from conda_package_streaming.package_streaming import stream_conda_component
 from extforge.channel.archive import Entry, PlannedPackage
-from extforge.channel.catalogue import Row
+from extforge.channel.catalogue import KEEP_REST, Row, Rule
 from extforge.channel.make import make_channel
 from extforge.channels import CACHE_VARIABLE
 
@@ -135,11 +135,16 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
         name = stem.partition("-")[0]
         write_wheel(wheels, f"{stem}-{tag}", {
             f"{name}/__init__.py": f"def main():\n    print('hello from {name}')\n",
+            f"{name}/include/{name}.h": "#pragma once\n",
             f"{stem}.data/scripts/{name}-script": f"#!python\nimport {name}\n{name}.main()\n",
             f"{stem}.dist-info/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n",
         }, "Summary: says hello\n")  # fmt: skip
-    rows = (*(wheel_of_installed(wheels, project) for project in INSTALLERS),
-            Row("greeter", "1.0"), Row("native", "2.0", depends=("greeter",)))  # fmt: skip
+    rules = (Rule("*/include/*", "include", put="both"), KEEP_REST)
+    rows = (
+        *(wheel_of_installed(wheels, project) for project in INSTALLERS),
+        Row("greeter", "1.0", rules=rules),
+        Row("native", "2.0", rules=rules, depends=("greeter",)),
+    )
     return Small(make_channel(base / "channel", wheels, rows), wheels, rows)
 
 

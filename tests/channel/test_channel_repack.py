@@ -94,7 +94,7 @@ def test_rules_move_link_and_drop(tmp_path: Path) -> None:
     }
     rules = (Rule("t/lib/liba.so", "lib", put="both"), Rule("t/lib/*.so", "lib", put="link"),
              Rule("t/include/*", "include"), Rule("t/lib/*", None), KEEP_REST)  # fmt: skip
-    package = make(tmp_path, Row("t", "1.0", rules=rules, links=(("t/share", "share"),)), LINUX, files)
+    package = make(tmp_path, Row("t", "1.0", rules=rules, links=(("{site_packages}/t/share", "share"),)), LINUX, files)
     found = by_path(package)
     kept = {path: entry.link for path, entry in found.items() if "dist-info" not in path}
     assert kept == {
@@ -102,6 +102,12 @@ def test_rules_move_link_and_drop(tmp_path: Path) -> None:
         f"{SITE}/t/lib/libb.so": "../../../../libb.so", f"{SITE}/t/__init__.py": None, f"{SITE}/t/share": "../../../../share",
     }  # fmt: skip
     assert (found[f"{SITE}/t/lib/libb.so"].size, found[f"{SITE}/t/lib/libb.so"].sha256[:8]) == (2, "3b64db95")
+
+
+def test_link_of_a_noarch_package_leads_there_once_installed(tmp_path: Path) -> None:
+    rules = (Rule("t/include/*", "include", put="both"), KEEP_REST)
+    package = make(tmp_path, Row("t", "1.0", rules=rules), ANY, {"t/include/t.h": "", "t/__init__.py": ""})
+    assert by_path(package)["site-packages/t/include/t.h"].link == "../../../../../include/t.h"
 
 
 def test_plain_package_sees_no_python(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
+from importlib.resources import files
 from typing import IO
 
 from packaging.requirements import Requirement
@@ -26,7 +27,7 @@ PYTHON_NEXT_MINOR = f"{sys.version_info[0]}.{sys.version_info[1] + 1}.0a0"
 PYTHON_TAG = "{}{}".format(*sys.version_info)
 
 #: Part of every build string; raise it when the same inputs give different packages.
-FORMAT = "2"
+FORMAT = "3"
 
 SCRIPT = """\
 #!{prefix}/bin/python
@@ -71,14 +72,18 @@ def python_part(row: Row, noarch: bool) -> str:
 
 def content_hash(row: Row, wheel: Wheel, depends: list[str]) -> str:
     """Seven digits that change with anything that a package is made from."""
-    return hashlib.sha256(repr((FORMAT, row, wheel.record, PYTHON_TAG, depends)).encode()).hexdigest()[:7]
+    texts = [read_text(name) for _, name in row.texts]
+    return hashlib.sha256(repr((FORMAT, row, texts, wheel.record, PYTHON_TAG, depends)).encode()).hexdigest()[:7]
+
+
+SITE_PACKAGES = f"lib/python{PYTHON_MINOR}/site-packages"
 
 
 class Layout:
     """Where a wheel's install schemes lie in a conda package."""
 
     def __init__(self, noarch: bool) -> None:
-        self.site_packages = "site-packages" if noarch else f"lib/python{PYTHON_MINOR}/site-packages"
+        self.site_packages = "site-packages" if noarch else SITE_PACKAGES
         self.scripts = "python-scripts" if noarch else "bin"
 
     def own_place(self, path: str) -> str:
@@ -90,6 +95,18 @@ class Layout:
         directories = {"scripts": self.scripts, "data": "", "headers": f"include/python{PYTHON_MINOR}"}
         return posixpath.join(directories.get(scheme, self.site_packages), below)
 
+    def link_entry(self, path: str, target: str) -> Entry:
+        """Return a link from ``path`` to ``target``; it leads there from where an installer puts ``path``."""
+        installed = path
+        if path.startswith(f"{self.site_packages}/"):
+            installed = SITE_PACKAGES + path.removeprefix(self.site_packages)
+        return replace(link_entry(installed, target), path=path)
+
+
+def link_entry(path: str, target: str) -> Entry:
+    """Return a relative link between two places of the prefix."""
+    return Entry(path, link=posixpath.relpath(target, posixpath.dirname(path)))
+
 
 def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]) -> Iterator[Entry]:
     """Yield the files of the package that ``row`` makes of ``wheel``."""
@@ -98,7 +115,9 @@ def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]
         if rule.to is None or file.path in (f"{wheel.dist_info}/RECORD", f"{wheel.dist_info}/INSTALLER"):
             continue  # RECORD would list the places of a wheel install; conda keeps its own
         yield from apply(rule, file, wheel, layout)
-    yield from (link_entry(f"{layout.site_packages}/{path}", target) for path, target in row.links)
+    for path, target in row.links:
+        yield layout.link_entry(path.format(site_packages=layout.site_packages), target)
+    yield from (Entry(path, text=read_text(name)) for path, name in row.texts)
     yield from map(script_entry, scripts)
     if not row.plain:
         yield Entry(f"{layout.site_packages}/{wheel.dist_info}/INSTALLER", text="conda\n")
@@ -114,7 +133,7 @@ def apply(rule: Rule, file: WheelFile, wheel: Wheel, layout: Layout) -> Iterator
     if rule.put != "link":
         yield file_entry(moved, file, wheel)
     if rule.put != "file":
-        yield replace(link_entry(own, moved), sha256=wheel.digests[file.path], size=file.size)
+        yield replace(layout.link_entry(own, moved), sha256=wheel.digests[file.path], size=file.size)
 
 
 def file_entry(path: str, file: WheelFile, wheel: Wheel) -> Entry:
@@ -129,8 +148,9 @@ def open_member(wheel: Wheel, path: str) -> IO[bytes]:
     return wheel.archive.open(path)
 
 
-def link_entry(path: str, target: str) -> Entry:
-    return Entry(path, link=posixpath.relpath(target, posixpath.dirname(path)))
+def read_text(name: str) -> str:
+    """Return a file that lies beside this module."""
+    return (files("extforge.channel") / name).read_text()
 
 
 def script_entry(entry_point: str) -> Entry:

@@ -19,6 +19,7 @@ from extforge.toolchain.view import View, build_view, plan_view
 
 
 def add_query_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that say what to resolve."""
     group = parser.add_argument_group("what to resolve")
     group.add_argument("--prefix", help="environment (default: the running interpreter's)")
     group.add_argument("--cuda", metavar="DIRECTORY", help="CUDA toolkit root")
@@ -45,7 +46,7 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
 
 def query_from(arguments: argparse.Namespace, environ: Mapping[str, str] | None = None) -> Query:
     """Return the query that the arguments describe, in the environment of this process."""
-    overrides = dict(parse_override(text) for text in arguments.set)
+    overrides = dict(_parse_override(text) for text in arguments.set)
     return Query(
         System(os.environ if environ is None else environ),
         interpreter.current(),
@@ -60,7 +61,7 @@ def query_from(arguments: argparse.Namespace, environ: Mapping[str, str] | None 
     )
 
 
-def parse_override(text: str) -> tuple[str, str]:
+def _parse_override(text: str) -> tuple[str, str]:
     name, separator, path = text.partition("=")
     if not separator or not path:
         raise BadInputError(f"--set {text}: write it as PART=PATH")

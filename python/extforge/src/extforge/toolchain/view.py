@@ -52,10 +52,12 @@ class View:
 
     @property
     def libraries(self) -> Path:
+        """The directory that ``-lcudart`` is linked from."""
         return self.path / "lib64"
 
     @property
     def stubs(self) -> Path:
+        """The directory that ``-lcuda`` is linked from, under both names."""
         return self.path / "lib64" / "stubs"
 
 
@@ -67,17 +69,17 @@ def plan_view(toolchain: Toolchain, directory: Path | None = None) -> View | Non
     root = toolchain.root
     if root is None or root.kind == "triton":
         return None
-    place = directory or cache_directory(toolchain.system) / "views" / digest(toolchain, root)
+    place = directory or cache_directory(toolchain.system) / "views" / _digest(toolchain, root)
     return View(place, isinstance(toolchain.get("libcuda"), Found))
 
 
-def is_generated(part: Found | Missing) -> bool:
+def _is_generated(part: Found | Missing) -> bool:
     return isinstance(part, Found) and part.via == "generated"
 
 
-def digest(toolchain: Toolchain, root: Root) -> str:
+def _digest(toolchain: Toolchain, root: Root) -> str:
     driver = toolchain.get("libcuda")
-    driver_word = "generated" if is_generated(driver) else str(toolchain.path("libcuda"))
+    driver_word = "generated" if _is_generated(driver) else str(toolchain.path("libcuda"))
     shown = [SHAPE, str(root.path), root.kind, root.version, root.target, driver_word]
     shown += [
         f"{role}={path}:{path.stat().st_mtime_ns}"
@@ -91,14 +93,15 @@ def digest(toolchain: Toolchain, root: Root) -> str:
 
 def build_view(toolchain: Toolchain, view: View) -> View:
     """Build the view unless it is there already. Raises :class:`ConflictError` for a foreign directory."""
-    if (view.path / VIEW_MARKER).is_file():
-        return view
+    # In this order: the view may appear at any moment, but then it appears whole.
     if view.path.exists() and (not view.path.is_dir() or any(view.path.iterdir())):
+        if (view.path / VIEW_MARKER).is_file():
+            return view
         raise ConflictError(f"{view.path} exists and is no view of extforge; name a new or empty directory")
     view.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".view-", dir=view.path.parent) as temporary:
         half_made = Path(temporary) / "view"
-        fill_view(toolchain, half_made)
+        _fill_view(toolchain, half_made)
         try:
             half_made.rename(view.path)
         except OSError:
@@ -108,15 +111,15 @@ def build_view(toolchain: Toolchain, view: View) -> View:
     return view
 
 
-def fill_view(toolchain: Toolchain, top: Path) -> None:
+def _fill_view(toolchain: Toolchain, top: Path) -> None:
     root = toolchain.root
     assert root is not None
     shared = root.kind == "split"
-    link_programs(toolchain, root, top / "bin")
-    merge(root.places.get("include", ()), top / "include", CUDA_HEADERS if shared else ("*",))
-    merge(root.places.get("lib", ()), top / "lib64", CUDA_LIBRARIES if shared else ("*",), skip=("stubs",))
+    _link_programs(toolchain, root, top / "bin")
+    _merge(root.places.get("include", ()), top / "include", CUDA_HEADERS if shared else ("*",))
+    _merge(root.places.get("lib", ()), top / "lib64", CUDA_LIBRARIES if shared else ("*",), skip=("stubs",))
     (top / "lib64").mkdir(parents=True, exist_ok=True)
-    add_unversioned_names(top / "lib64")
+    _add_unversioned_names(top / "lib64")
     (top / "lib").symlink_to("lib64")
     fill_stubs(toolchain, root, top / "lib64" / "stubs")
     for nvvm in root.places.get("nvvm", ())[:1]:
@@ -125,9 +128,9 @@ def fill_view(toolchain: Toolchain, top: Path) -> None:
     (top / VIEW_MARKER).write_text(json.dumps(marker, indent=2) + "\n")
 
 
-def link_programs(toolchain: Toolchain, root: Root, directory: Path) -> None:
+def _link_programs(toolchain: Toolchain, root: Root, directory: Path) -> None:
     """Link the toolkit's programs by name, since a prefix's ``bin`` holds many others."""
-    merge(root.places.get("bin", ()), directory, CUDA_PROGRAMS)
+    _merge(root.places.get("bin", ()), directory, CUDA_PROGRAMS)
     directory.mkdir(parents=True, exist_ok=True)
     nvcc = toolchain.path("nvcc")
     if nvcc is None:
@@ -139,7 +142,7 @@ def link_programs(toolchain: Toolchain, root: Root, directory: Path) -> None:
     (directory / "nvcc.profile").write_text(PROFILE)
 
 
-def merge(sources: Iterable[Path], target: Path, patterns: Sequence[str], skip: Sequence[str] = ()) -> None:
+def _merge(sources: Iterable[Path], target: Path, patterns: Sequence[str], skip: Sequence[str] = ()) -> None:
     """Show the entries of several directories in one: links to files, real directories where two meet.
 
     Where two sources hold one file, the first wins, as it would on a search path. One source that is
@@ -160,12 +163,12 @@ def merge(sources: Iterable[Path], target: Path, patterns: Sequence[str], skip: 
     for name, found in entries.items():
         directories = [entry for entry in found if entry.is_dir()]
         if len(directories) > 1 and directories[0] == found[0]:
-            merge(directories, target / name, ("*",))
+            _merge(directories, target / name, ("*",))
         else:
             (target / name).symlink_to(found[0])
 
 
-def add_unversioned_names(directory: Path) -> None:
+def _add_unversioned_names(directory: Path) -> None:
     """Wheels ship ``libcudart.so.13`` alone; ``-lcudart`` looks for ``libcudart.so``."""
     for library in sorted(directory.glob("lib*.so.*"), key=lambda path: len(path.name)):
         plain = directory / (library.name.split(".so.")[0] + ".so")
@@ -175,12 +178,12 @@ def add_unversioned_names(directory: Path) -> None:
 
 def fill_stubs(toolchain: Toolchain, root: Root, directory: Path) -> None:
     """Put both names of the driver into ``lib64/stubs``: linkers ask for one, Triton for the other."""
-    merge(root.places.get("stubs", ()), directory, ("lib*.so", "lib*.so.*"), skip=("libcuda.so", SONAME))
+    _merge(root.places.get("stubs", ()), directory, ("lib*.so", "lib*.so.*"), skip=("libcuda.so", SONAME))
     driver = toolchain.get("libcuda")
     if isinstance(driver, Missing):
         return
     directory.mkdir(parents=True, exist_ok=True)
-    if is_generated(driver):
+    if _is_generated(driver):
         generate_stub(toolchain.system, toolchain["cc"].path, toolchain["cuda_include"].path, directory)
         return
     for name in ("libcuda.so", SONAME):

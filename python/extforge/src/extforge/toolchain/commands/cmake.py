@@ -15,11 +15,13 @@ from extforge.toolchain.outputs import cmake_script, cmake_variables
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument("--arch", metavar="LIST", help="GPU architectures, e.g. '8.0;9.0+PTX'; never guessed")
     add_query_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the cache, building the view that it names."""
     toolchain = resolve_from(arguments)
     archs = parse_archs(arguments.arch) if arguments.arch is not None else ()
     if archs:

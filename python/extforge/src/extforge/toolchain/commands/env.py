@@ -17,6 +17,7 @@ from extforge.toolchain.shells import SHELL_NAMES, apply_changes, undo_changes, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument("--shell", choices=SHELL_NAMES, default="bash")
     parser.add_argument("--undo", action="store_true", help="restore what was there before")
     parser.add_argument("--arch", metavar="LIST", help="GPU architectures, e.g. '8.0;9.0+PTX'; never guessed")
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the statements that set or restore the variables."""
     if arguments.undo:
         changes = undo_changes(os.environ)
     else:

@@ -14,11 +14,13 @@ from extforge.toolchain.resolve import survey
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument("action", choices=("install", "remove"))
     add_query_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Write or remove the scripts, naming each file on stderr."""
     query = query_from(arguments)
     prefix = choose_prefixes(query).prefix
     if arguments.action == "remove":

@@ -15,6 +15,7 @@ from extforge.toolchain.outputs import environment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     add_query_arguments(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
 

@@ -10,6 +10,7 @@ from extforge.toolchain.view import require_view
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument(
         "directory", nargs="?", type=Path, help="where to make it (default: in the user's cache)"
     )
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Build the view and print its path."""
     directory = arguments.directory.absolute() if arguments.directory else None
     print(require_view(resolve_from(arguments), directory).path)
     return 0
