@@ -94,7 +94,10 @@ def classic_abi(package: Package, context: Context) -> Iterator[Observation]:
 
 
 def _span(minors: tuple[str, ...]) -> str:
-    return f"torch {minors[0]} to {minors[-1]}" if minors else "no torch release"
+    if not minors:
+        return "no torch release"
+    known = torch.order(minors[-1]) <= torch.order(torch.releases()[-1])
+    return f"torch {minors[0]} to {minors[-1]}" if known else f"torch {minors[0]} and later"
 
 
 def unused_torch_libraries(package: Package, context: Context) -> Iterator[Observation]:
