@@ -54,6 +54,7 @@ GOOD: dict[str, Callable[[Packages], Any]] = {
     "classic, one minor": lambda p: p.cpu(
         CLASSIC, depends=("pytorch 2.13.*", "libtorch 2.13.*", "__glibc >=2.17")
     ),
+    "classic, one build": lambda p: p.wheel(CLASSIC, requires=("torch ==2.13.0+cu130",)),
     "glibc as claimed": lambda p: p.cpu(
         replace(STABLE, versions=("GLIBC_2.28",)), depends=("libtorch >=2.10", "__glibc >=2.28,<3.0.a0")
     ),
@@ -267,6 +268,10 @@ FURTHER: dict[str, tuple[str, Callable[[Packages], Any]]] = {
     "stable ABI, torch before the table": (
         "T01",
         lambda p: p.cpu(depends=("libtorch >=2.9", "__glibc >=2.17")),
+    ),
+    "torch that does not exist": (
+        "T01",
+        lambda p: p.cpu(depends=("libtorch 2.13.*", "pytorch <2", "__glibc >=2.17")),
     ),
     "operator that no torch has": ("T04", lambda p: p.cpu(replace(BY_NAME, strings=("aten::nonsense",)))),
     "a release of torch without a library": (

@@ -47,6 +47,8 @@ def newer_shims(package: Package, context: Context) -> Iterator[Observation]:
     """T01."""
     oldest, claim = oldest_torch(package)
     if not oldest:
+        for path in torch_libraries(package) if claim else ():
+            yield Observation(path, claim, "no release of torch satisfies this", "pytorch", verified=False)
         return
     known, begins = torch.shims(), torch.releases()[0]
     for path, elf in torch_libraries(package).items():
