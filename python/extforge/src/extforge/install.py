@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from extforge.channels import add_channel_arguments, read_channels, rattler_cache
+from extforge.channels import add_channel_arguments, rattler_cache, read_channels
 from extforge.errors import BadInputError, ConflictError, FailedCommand, NotFoundError
-from extforge.files import write_atomically
+from extforge.files import holds_other_content, write_atomically
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -51,13 +51,15 @@ def read_environment_file(path: Path) -> list[str]:
 
     try:
         document = yaml.safe_load(path.read_text())
-        dependencies = document["dependencies"]
-    except (OSError, yaml.YAMLError, TypeError, KeyError) as error:
-        raise BadInputError(f"{path} is no environment file with a list of dependencies: {error!r}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInputError(f"{path} cannot be read as an environment file: {error}") from error
+    dependencies = document.get("dependencies") if isinstance(document, dict) else None
+    if not isinstance(dependencies, list):
+        raise BadInputError(f"{path} is no environment file: it has no list of dependencies")
     unusable = [item for item in dependencies if not isinstance(item, str)]
     if unusable:
         raise BadInputError(f"{path}: only conda packages can be installed here, not {unusable[0]!r}")
-    return list(dependencies)
+    return dependencies
 
 
 def leave_out(specs: list[str], names: Sequence[str]) -> list[str]:
@@ -65,21 +67,36 @@ def leave_out(specs: list[str], names: Sequence[str]) -> list[str]:
 
     Raises :class:`BadInputError` for a name that is not among them.
     """
-    from rattler import MatchSpec
-
-    by_name = {spec: str(MatchSpec(spec).name.normalized) for spec in specs}
+    by_name = {spec: package_name(spec) for spec in specs}
     unknown = sorted(set(names) - set(by_name.values()))
     if unknown:
         raise BadInputError(f"cannot leave out {unknown[0]}: the environment file names {', '.join(by_name.values())}")
     return [spec for spec, name in by_name.items() if name not in names]
 
 
+def package_name(spec: str) -> str:
+    """Return the name of the package that a match spec asks for.
+
+    Raises :class:`BadInputError` for what is no match spec.
+    """
+    from rattler import MatchSpec
+    from rattler.exceptions import InvalidMatchSpecError
+
+    try:
+        return str(MatchSpec(spec, strict=True).name.normalized)
+    except InvalidMatchSpecError as error:
+        raise BadInputError(f"{spec!r} is no package with an optional version and build: {error}") from error
+
+
 def install(prefix: Path, specs: Sequence[str], channels: Sequence[str]) -> bool:
     """Make ``prefix`` hold exactly what ``specs`` solve to; return whether anything had to be done.
 
-    An interrupted installation is started anew. Raises :class:`NotFoundError` when the solver finds no
-    solution and :class:`ConflictError` for a directory that was not made by this function.
+    An interrupted installation is started anew. Raises :class:`BadInputError` for a bad spec, :class:`NotFoundError`
+    when a channel cannot be read or the solver finds no solution, :class:`ConflictError` for a directory that was
+    not made by this function, and :class:`FailedCommand` when the packages cannot be put into place.
     """
+    for spec in specs:
+        package_name(spec)
     state = read_state(prefix)
     records = asyncio.run(solve(specs, channels))
     wanted = {record.name.normalized: describe(record) for record in records}
@@ -98,13 +115,11 @@ def install(prefix: Path, specs: Sequence[str], channels: Sequence[str]) -> bool
 
 def read_state(prefix: Path) -> dict[str, Any] | None:
     """Return what an earlier installation wrote, or ``None`` for a directory that is absent or empty."""
+    if holds_other_content(prefix, STATE):
+        raise ConflictError(f"{prefix} is not empty and was not made by `extforge install`; name another directory")
     try:
         return dict(json.loads((prefix / STATE).read_text()))
     except FileNotFoundError:
-        if prefix.exists() and any(prefix.iterdir()):
-            raise ConflictError(
-                f"{prefix} is not empty and was not made by `extforge install`; name another directory"
-            ) from None
         return None
 
 
@@ -114,9 +129,9 @@ def describe(record: RepoDataRecord) -> str:
 
 
 async def solve(specs: Sequence[str], channels: Sequence[str]) -> list[RepoDataRecord]:
-    from rattler import Gateway, VirtualPackage
+    from rattler import Gateway, VirtualPackage, VirtualPackageOverrides
     from rattler import solve as rattler_solve
-    from rattler.exceptions import SolverError
+    from rattler.exceptions import FetchRepoDataError, GatewayError, SolverError
 
     gateway = Gateway(cache_dir=rattler_cache() / "repodata")
     try:
@@ -125,8 +140,10 @@ async def solve(specs: Sequence[str], channels: Sequence[str]) -> list[RepoDataR
             specs,
             gateway=gateway,
             platforms=["linux-64", "noarch"],
-            virtual_packages=VirtualPackage.detect(),
+            virtual_packages=VirtualPackage.detect(VirtualPackageOverrides.from_env()),
         )
+    except (GatewayError, FetchRepoDataError) as error:
+        raise NotFoundError(f"a channel of {', '.join(channels)} cannot be read: {error}") from error
     except SolverError as error:
         raise NotFoundError(f"no solution from {', '.join(channels)} for {', '.join(specs)}:\n{error}") from error
 

@@ -1,7 +1,7 @@
 """Write ``.conda`` packages from files that need not lie unpacked on disk.
 
-The archive itself is made by conda-package-streaming; what is added here are the ``info/`` files of
-CEP 16 and its neighbours: ``index.json``, ``paths.json``, ``about.json``, ``link.json``, ``run_exports.json``.
+The archive itself is made by conda-package-streaming; what is added here are the ``info/`` files that CEP 34
+describes: ``index.json``, ``paths.json``, ``about.json``, ``link.json``, ``run_exports.json``.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import posixpath
+import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from conda_package_streaming.create import conda_builder
+from extforge.files import PARTIAL
 
 #: What an installer replaces by the environment's prefix in files that carry it.
 PLACEHOLDER = "/opt/extforge_bootstrap_placeholder"
@@ -25,6 +28,8 @@ PLACEHOLDER = "/opt/extforge_bootstrap_placeholder"
 TIMESTAMP = 1_577_836_800  # 2020-01-01
 
 COMPRESSION_LEVEL = 1
+
+EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
 NOTICE = (
     "Made on this machine by `extforge channel` under conda-forge's name and layout, "
@@ -38,6 +43,7 @@ class Entry:
 
     Exactly one of ``open`` (a function that returns a fresh binary stream of ``size`` bytes), ``text``
     and ``link`` (the target of a symbolic link) is given. ``text`` may hold :data:`PLACEHOLDER`.
+    A link to a file of another package carries that file's ``size`` and ``sha256``.
     """
 
     path: str
@@ -45,6 +51,7 @@ class Entry:
     size: int = 0
     text: str | None = None
     link: str | None = None
+    sha256: str = EMPTY_SHA256
     executable: bool = False
 
 
@@ -76,15 +83,44 @@ class PlannedPackage:
 
 def write_package(package: PlannedPackage, directory: Path) -> Path:
     """Write ``package`` into ``directory``; the file appears whole, by rename, or not at all."""
+    from conda_package_streaming.create import conda_builder
+
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=directory) as partial:
+    with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=directory) as partial:
         with conda_builder(
             package.stem, partial, compression_level=COMPRESSION_LEVEL, compression_threads=2
         ) as archive:
-            paths = [add_entry(archive, entry) for entry in package.entries()]
-            for name, content in describe(package, paths).items():
+            for name, content in describe(package, add_entries(archive, package.entries())).items():
                 add_bytes(archive, f"info/{name}", content)
-        return (Path(partial) / package.file_name).replace(directory / package.file_name)
+        timeless = copy_without_times(Path(partial) / package.file_name, Path(partial) / "timeless")
+        return timeless.replace(directory / package.file_name)
+
+
+def copy_without_times(source: Path, target: Path) -> Path:
+    """Copy a ``.conda`` file; the builder stamps ``metadata.json`` with the time of day, the copy is the same any day."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for member in old.infolist():
+            bare = zipfile.ZipInfo(member.filename)
+            bare.file_size = member.file_size
+            with old.open(member) as reader, new.open(bare, "w") as writer:
+                shutil.copyfileobj(reader, writer, 1 << 20)
+    return target
+
+
+def add_entries(archive: tarfile.TarFile, entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """Add all files and return their records for ``paths.json``; a link's record tells of the file it leads to."""
+    records: dict[str, dict[str, Any]] = {}
+    links: dict[str, str] = {}
+    for entry in entries:
+        if entry.path in records:
+            raise ValueError(f"two files of one package have the path {entry.path!r}")
+        records[entry.path] = add_entry(archive, entry)
+        if entry.link is not None:
+            links[entry.path] = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), entry.link))
+    for path, target in links.items():
+        if target in records:
+            records[path] |= {key: records[target][key] for key in ("sha256", "size_in_bytes")}
+    return [records[path] for path in sorted(records)]
 
 
 def add_entry(archive: tarfile.TarFile, entry: Entry) -> dict[str, Any]:
@@ -93,7 +129,7 @@ def add_entry(archive: tarfile.TarFile, entry: Entry) -> dict[str, Any]:
         member = tar_member(entry.path, 0, executable=True)
         member.type, member.linkname = tarfile.SYMTYPE, entry.link
         archive.addfile(member)
-        return {"_path": entry.path, "path_type": "softlink", "sha256": sha256(b""), "size_in_bytes": 0}
+        return path_record(entry.path, entry.sha256, entry.size) | {"path_type": "softlink"}
     if entry.text is not None:
         content = entry.text.encode()
         add_bytes(archive, entry.path, content, entry.executable)
@@ -168,7 +204,7 @@ def describe(package: PlannedPackage, paths: list[dict[str, Any]]) -> dict[str, 
     documents: dict[str, Any] = {
         "index.json": index,
         "about.json": about,
-        "paths.json": {"paths": sorted(paths, key=lambda p: str(p["_path"])), "paths_version": 1},
+        "paths.json": {"paths": paths, "paths_version": 1},
     }
     if package.run_exports:
         documents["run_exports.json"] = dict(package.run_exports)

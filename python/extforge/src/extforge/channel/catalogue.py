@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from packaging.version import Version
+
 #: A file stays where the wheel format would install it.
 OWN_PLACE = "own place"
 
@@ -40,8 +42,9 @@ class Row(NamedTuple):
     """One package.
 
     ``plain`` marks one that no Python sees: no interpreter in its build string, none of the wheel's requirements.
-    ``flavour`` heads the build string; ``links`` are extra (path in site-packages, target in the prefix) pairs;
-    ``depends`` and ``run_exports`` are added to what the wheel says.
+    ``flavour`` heads the build string; ``links`` are extra (path, target) pairs of the prefix, ``texts`` extra (path, file of this
+    Python package) pairs; ``{site_packages}`` in a path is the directory of that name. ``depends`` and ``run_exports`` are
+    added to what the wheel says.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Row(NamedTuple):
     depends: tuple[str, ...] = ()
     run_exports: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
 
     @property
     def wheel_project(self) -> str:
@@ -61,6 +65,7 @@ class Row(NamedTuple):
 
 #: The only place that says which torch the bootstrap channel holds. The local label asks for a CPU build.
 TORCH = "2.13.0+cpu"
+TORCH_RELEASE = Version(TORCH).base_version
 
 TORCH_LEFT_OUT = (
     Rule("torch/lib/lib*test.so", None),
@@ -88,13 +93,15 @@ PYTORCH_RULES = (
     Rule("torch/share/cmake/*", None),
     KEEP_REST,
 )
+#: Both are pinned to their minor version, as conda-forge does.
+SAME_MINOR = ">={},<{}.{}.0a0".format(TORCH_RELEASE, Version(TORCH).major, Version(TORCH).minor + 1)
+LIBTORCH_EXPORT, PYTORCH_EXPORT = f"libtorch {SAME_MINOR}", f"pytorch {SAME_MINOR}"
 #: Headers and CMake files are also where compilers look without being told: torch's own headers include them from there.
 PYBIND11_RULES = (
     Rule("pybind11/include/*", "include", put="both"),
     Rule("pybind11/share/*", "share", put="both"),
     KEEP_REST,
 )
-LIBTORCH_EXPORT, PYTORCH_EXPORT = "libtorch >=2.13.0,<2.14.0a0", "pytorch >=2.13.0,<2.14.0a0"
 
 ROWS: tuple[Row, ...] = (
     # torch, split as conda-forge splits it
@@ -102,8 +109,8 @@ ROWS: tuple[Row, ...] = (
     Row("libtorch", TORCH, "torch", LIBTORCH_RULES, plain=True, flavour="cpu_generic_",
         depends=("libgomp", "libstdcxx", "libgcc"), run_exports=(LIBTORCH_EXPORT,)),
     Row("pytorch", TORCH, "torch", PYTORCH_RULES, flavour="cpu_generic_",
-        depends=("libtorch 2.13.0 cpu_generic_*", "pybind11"), run_exports=(LIBTORCH_EXPORT, PYTORCH_EXPORT),
-        links=(("torch/include", "include"), ("torch/share/cmake", "share/cmake"))),
+        depends=(f"libtorch {TORCH_RELEASE} cpu_generic_*", "pybind11"), run_exports=(LIBTORCH_EXPORT, PYTORCH_EXPORT),
+        links=(("{site_packages}/torch/include", "include"), ("{site_packages}/torch/share/cmake", "share/cmake"))),
     # tools whose wheels wrap a plain program
     Row("cmake", "4.4.5", rules=(Rule("cmake/data/*", "."), DROP_REST), plain=True),
     Row("ninja", "1.13.2", rules=SCRIPTS_ONLY, plain=True),

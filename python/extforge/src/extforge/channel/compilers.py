@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from extforge.channel.archive import Entry, PlannedPackage
 from extforge.channel.interpreter import from_file
 from extforge.channel.repack import FORMAT, PLATFORM
 from extforge.errors import NotFoundError
+from extforge.files import hash_file
 
 TRIPLET = "x86_64-conda-linux-gnu"
 SYSROOT = f"{TRIPLET}/sysroot"
@@ -126,7 +128,7 @@ def build_string(*inputs: object) -> str:
 def compiler_entries(row: CompilerRow) -> Iterator[Entry]:
     """Yield the programs of one package and its activation scripts."""
     for name, system_name in row.programs.items():
-        call = f'#!/bin/sh\nexec {system_compiler(system_name)} "$@"\n'
+        call = f'#!/bin/sh\nexec {shlex.quote(system_compiler(system_name))} "$@"\n'
         yield Entry(f"bin/{TRIPLET}-{name}", text=call, executable=True)
     if row.script is not None:
         for verb in ("activate", "deactivate"):
@@ -136,7 +138,10 @@ def compiler_entries(row: CompilerRow) -> Iterator[Entry]:
 
 def sysroot_entries() -> Iterator[Entry]:
     for library in SYSTEM_LIBRARIES:
-        yield Entry(f"{SYSROOT}/lib64/{library}", link=str(system_library(library)))
+        source = system_library(library)
+        yield Entry(
+            f"{SYSROOT}/lib64/{library}", link=str(source), sha256=hash_file(source), size=source.stat().st_size
+        )
 
 
 @cache

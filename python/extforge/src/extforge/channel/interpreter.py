@@ -1,9 +1,10 @@
 """Plan ``python`` and ``python_abi`` from the interpreter that runs this.
 
-Taken are the program, its standard library without site-packages, its headers and its shared library: pyenv,
-python.org's ``make install`` (with or without ``--enable-shared``) and Debian's ``/usr/bin/python3`` are known.
-CPython finds its prefix from the place of its program, so the copy is relocatable once three things are
-mended: the RPATH of the program, the paths that ``_sysconfigdata`` recorded, and Debian's own directories.
+Taken are the program, its standard library without site-packages, its headers, its shared library and those that
+its extension modules need from the same prefix: pyenv, python.org's ``make install`` (with or without
+``--enable-shared``), Debian's ``/usr/bin/python3`` and conda environments are known. CPython finds its prefix from
+the place of its program, so the copy is relocatable once three things are mended: the RPATH of the program, the
+paths that ``_sysconfigdata`` recorded, and Debian's own directories.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from extforge.channel.archive import PLACEHOLDER, Entry, PlannedPackage
 from extforge.channel.repack import FORMAT, PLATFORM, PYTHON_MINOR, PYTHON_TAG
@@ -30,13 +32,27 @@ from extforge.errors import FailedCommand, NotFoundError
 PYTHON_ABI_EXPORT = f"python_abi {PYTHON_MINOR}.* *_cp{PYTHON_TAG}"
 
 #: Directories of the standard library that no environment needs.
-LEFT_OUT = ("site-packages", "dist-packages", "__pycache__", "ensurepip", f"config-{PYTHON_MINOR}*")
-#: Files that tie an interpreter to its distribution.
-LEFT_OUT_FILES = ("EXTERNALLY-MANAGED", "sitecustomize.py", "_distutils_system_mod.py", "*.pyc")
+LEFT_OUT = ("site-packages", "dist-packages", "__pycache__", f"config-{PYTHON_MINOR}*")
+#: Files that tie an interpreter to its distribution or its place.
+LEFT_OUT_FILES = ("EXTERNALLY-MANAGED", "sitecustomize.py", "_distutils_system_mod.py", "*.pyc",
+                  "_sysconfig_vars_*.json", "build-details.json")  # fmt: skip
+#: Libraries that packages of their own hold.
+LEFT_OUT_LIBRARIES = ("libgcc_s.so.1", "libstdc++.so.6", "libgomp.so.1")
 
-#: Debian asks this before it uses site-packages instead of its dist-packages; in a prefix the answer is yes.
+#: Debian's sysconfig asks this before it names site-packages instead of dist-packages; in a prefix the answer is yes.
 DEBIAN_QUESTION = 'sys.base_prefix != sys.prefix or hasattr(sys, "real_prefix")'
-DEBIAN_PATCHED = ("site.py", "sysconfig.py")
+DEBIAN_SYSCONFIG = ("sysconfig.py", "sysconfig/__init__.py")
+#: Debian's site asks the same, but its code is frozen into the program; this file is run right after it.
+DEBIAN_SITECUSTOMIZE = """\
+# Debian's Python looks for dist-packages; the packages of this environment lie in site-packages.
+import site
+import sys
+
+if sys.prefix == sys.base_prefix:
+    _site_packages = "{}/lib/python{}.{}/site-packages".format(sys.prefix, *sys.version_info)
+    site.getsitepackages = lambda prefixes=None: [_site_packages]
+    site.addsitedir(_site_packages)
+"""
 
 #: Under ``/usr`` only these recorded values are paths of the interpreter; flags there name the system's own.
 PREFIX_KEYS = (
@@ -46,7 +62,15 @@ PREFIX_KEYS = (
 
 
 def plan_python() -> PlannedPackage:
-    """Return the package of the running interpreter."""
+    """Return the package of the running interpreter.
+
+    Raises :class:`~extforge.errors.NotFoundError` where it or a part of it is of an unknown kind.
+    """
+    kind = (sys.implementation.name, sys.abiflags, sys.platlibdir)
+    if kind != ("cpython", "", "lib"):
+        raise NotFoundError(
+            f"only CPython without ABI flags and with its library in lib can be repacked; {sys.executable} is {kind}"
+        )
     tail = "cpython" if sys.version_info < (3, 13) else f"cp{PYTHON_TAG}"
     library = shared_library()
     seen = (FORMAT, sys.version, str(program()), os.stat(library or program()).st_mtime_ns, headers() is not None)
@@ -96,9 +120,9 @@ def standard_library() -> Path:
 
 def shared_library() -> Path | None:
     """Return ``libpython3.X.so.1.0`` where the program needs it, else ``None``."""
-    if f"libpython{PYTHON_MINOR}.so" not in needed_libraries(program()):
-        return None
     name = f"libpython{PYTHON_MINOR}.so.1.0"
+    if name not in needed_libraries(program()):
+        return None
     directories = [sysconfig.get_config_var("LIBDIR"), str(base_prefix() / "lib")]
     for directory in filter(None, directories):
         if (path := Path(directory) / name).exists():
@@ -112,9 +136,27 @@ def headers() -> Path | None:
     return path if (path / "Python.h").exists() else None
 
 
-@cache
-def needed_libraries(path: Path) -> str:
-    return patchelf("--print-needed", str(path))
+def bundled_libraries() -> dict[str, Path]:
+    """Return the libraries of the interpreter's prefix that it needs, directly or not; under /usr all are the system's."""
+    libraries = base_prefix() / "lib"
+    apart = (*LEFT_OUT_LIBRARIES, f"libpython{PYTHON_MINOR}.so.1.0")
+    found: dict[str, Path] = {}
+    unread = [] if base_prefix() == Path("/usr") else [program(), *standard_library().glob("lib-dynload/*.so")]
+    while unread:
+        for name in needed_libraries(unread.pop()):
+            if name not in found and name not in apart and (libraries / name).exists():
+                found[name] = libraries / name
+                unread.append(found[name])
+    return found
+
+
+def needed_libraries(path: Path) -> tuple[str, ...]:
+    """Return what the dynamic section of an ELF file names as NEEDED."""
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as stream:
+        dynamic = ELFFile(stream).get_section_by_name(".dynamic")
+        return tuple(tag.needed for tag in dynamic.iter_tags("DT_NEEDED")) if dynamic else ()
 
 
 def patchelf(*arguments: str) -> str:
@@ -130,49 +172,65 @@ def patchelf(*arguments: str) -> str:
 
 def interpreter_entries() -> Iterator[Entry]:
     """Yield the files of the ``python`` package."""
-    library = shared_library()
-    yield relinked(program(), f"bin/python{PYTHON_MINOR}", library is not None)
+    library, bundled = shared_library(), bundled_libraries()
+    own = frozenset(bundled) | ({library.name} if library else set())
+    yield relinked(program(), f"bin/python{PYTHON_MINOR}", "$ORIGIN/../lib", own)
     for alias in ("python", "python3"):
         yield Entry(f"bin/{alias}", link=f"python{PYTHON_MINOR}")
     if library is not None:
         yield from_file(library, f"lib/{library.name}")
         yield Entry(f"lib/libpython{PYTHON_MINOR}.so", link=library.name)
-    yield from library_entries()
+    for name, path in sorted(bundled.items()):
+        yield relinked(path, f"lib/{name}", "$ORIGIN", own)
+    yield from library_entries(own)
     if (include := headers()) is not None:
         yield from directory_entries(include, f"include/python{PYTHON_MINOR}")
         yield from multiarch_header(include)
 
 
-def relinked(source: Path, path: str, needs_library: bool) -> Entry:
-    """Return the program; its RPATH leads to the ``lib`` beside it instead of to the place it was built for."""
-    if not needs_library:
+def relinked(source: Path, path: str, rpath: str, own: frozenset[str]) -> Entry:
+    """Return an ELF file; where it needs one of ``own`` libraries, its RPATH is ``rpath`` instead of its first place."""
+    if own.isdisjoint(needed_libraries(source)):
         return from_file(source, path)
     with tempfile.TemporaryDirectory() as directory:
         copy = shutil.copy(source, directory)
-        os.chmod(copy, 0o755)
-        patchelf("--force-rpath", "--set-rpath", "$ORIGIN/../lib", copy)
+        Path(copy).chmod(0o755)
+        patchelf("--force-rpath", "--set-rpath", rpath, copy)
         content = Path(copy).read_bytes()
     return Entry(path, partial(io.BytesIO, content), len(content), executable=True)
 
 
-def library_entries() -> Iterator[Entry]:
-    """Yield the standard library, its recorded paths and Debian's directories mended."""
+def library_entries(own: frozenset[str]) -> Iterator[Entry]:
+    """Yield the standard library, its recorded paths, Debian's directories and the way to ``own`` libraries mended."""
     root, target = standard_library(), f"lib/python{PYTHON_MINOR}"
     for entry in directory_entries(root, target):
         name = entry.path.removeprefix(f"{target}/")
         if name.startswith("_sysconfigdata"):
             yield Entry(entry.path, text=relocatable_sysconfig((root / name).read_text()))
-        elif name in DEBIAN_PATCHED and DEBIAN_QUESTION in (root / name).read_text():
-            yield Entry(entry.path, text=(root / name).read_text().replace(DEBIAN_QUESTION, "True"))
+        elif name.startswith("lib-dynload/"):
+            yield relinked(root / name, entry.path, "$ORIGIN/../..", own)
+        elif base_prefix() == Path("/usr") and name in DEBIAN_SYSCONFIG:
+            yield Entry(entry.path, text=without_debian_directories(root / name))
         else:
             yield entry
+    if "dist-packages" in (root / "site.py").read_text():
+        yield Entry(f"{target}/sitecustomize.py", text=DEBIAN_SITECUSTOMIZE)
     yield Entry(f"{target}/site-packages/README.txt", text="Packages of this environment lie here.\n")
+
+
+def without_debian_directories(path: Path) -> str:
+    text = path.read_text()
+    if "deb_system" not in text:
+        return text  # another distribution's
+    if DEBIAN_QUESTION not in text:
+        raise NotFoundError(f"{path} uses Debian's directories, but not where it is known to: no {DEBIAN_QUESTION!r}")
+    return text.replace(DEBIAN_QUESTION, "True")
 
 
 def relocatable_sysconfig(source: str) -> str:
     """Return a ``_sysconfigdata`` module whose paths below the old prefix lie below the placeholder."""
     variables = ast.literal_eval(source[source.index("{") :])
-    old = re.compile(rf"(?<![\w/.]){re.escape(str(base_prefix()))}(?=[/\s'\",:]|$)")
+    old = re.compile(rf"((?<=-[IL])|(?<![\w/])){re.escape(str(base_prefix()))}(?=[/\s'\",:;]|$)")
     for key in PREFIX_KEYS if str(base_prefix()) == "/usr" else variables:
         if isinstance(value := variables.get(key), str):
             variables[key] = old.sub(PLACEHOLDER, value)
@@ -204,4 +262,8 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 def from_file(source: Path, path: str) -> Entry:
     status = source.stat()
-    return Entry(path, partial(open, source, "rb"), status.st_size, executable=bool(status.st_mode & 0o111))
+    return Entry(path, partial(open_file, str(source)), status.st_size, executable=bool(status.st_mode & 0o111))
+
+
+def open_file(path: str) -> IO[bytes]:
+    return Path(path).open("rb")

@@ -4,47 +4,60 @@ from __future__ import annotations
 
 import json
 import shutil
+import sysconfig
+import tempfile
 import time
+import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from rich.console import Console
 
-from extforge.channel import catalogue, metapackages
+from extforge.channel import assembled, catalogue, catalogue_cuda
 from extforge.channel.archive import NOTICE, PlannedPackage, write_package
+from extforge.channel.assembled import plan_assembled
 from extforge.channel.compilers import plan_compilers
+from extforge.channel.driver import plan_driver
 from extforge.channel.interpreter import plan_python, plan_python_abi
-from extforge.channel.metapackages import plan_metapackage
 from extforge.channel.repack import plan
 from extforge.channel.wheels import Pin, fetch_wheels
 from extforge.channels import index_channel
-from extforge.errors import ConflictError
-from extforge.files import write_atomically
+from extforge.errors import BadInputError, ConflictError, FailedCommand, NotFoundError
+from extforge.files import PARTIAL, holds_other_content, locked, write_atomically
 
 #: Marks a directory as ours and, holding the names of all packages, as indexed; written last.
 STAMP = "extforge-channel.json"
 
 
-def make_channel(directory: Path, cache: Path) -> Path:
-    """Make ``directory`` a conda channel that holds every package of the catalogue, and return it.
+def make_channel(
+    directory: Path, cache: Path, rows: Sequence[catalogue.Row] = catalogue.ROWS, *, cuda: bool = False
+) -> Path:
+    """Make ``directory`` a conda channel that holds a package of each of ``rows``, python and the compilers; return it.
 
-    ``cache`` keeps the wheels. What is up to date is left alone. Raises :class:`ConflictError` for a directory with
-    other content, :class:`NotFoundError` when a wheel, a compiler or the interpreter's files are not to be had.
+    ``cuda`` asks for the packages of CUDA besides. ``cache`` keeps the wheels. What is up to date is left alone. Raises
+    :class:`ConflictError` for a directory with other content, :class:`NotFoundError` when a wheel, a compiler or the
+    interpreter's files are not to be had, :class:`BadInputError` for a damaged wheel.
     """
+    refuse_other_platforms()
     refuse_foreign(directory)
-    packages = plan_packages(catalogue.ROWS, cache)
+    packages = plan_packages(rows, cache) + (plan_cuda(cache) if cuda else [])
+    with locked(directory):
+        bring_up_to_date(directory, packages)
+    return directory
+
+
+def bring_up_to_date(directory: Path, packages: Sequence[PlannedPackage]) -> None:
     wanted = sorted(f"{package.subdir}/{package.file_name}" for package in packages)
-    if read_stamp(directory) == wanted and all((directory / name).exists() for name in wanted):
-        return directory
-    directory.mkdir(parents=True, exist_ok=True)
+    indexes = [f"{subdir}/repodata.json" for subdir in {"noarch", *(package.subdir for package in packages)}]
+    if read_stamp(directory) == wanted and all((directory / name).exists() for name in (*wanted, *indexes)):
+        return
     write_atomically(directory / STAMP, json.dumps({"packages": []}))
     remove_stale(directory, set(wanted))
-    missing = [package for package in packages if not (directory / package.subdir / package.file_name).exists()]
-    write_all(missing, directory)
+    write_all([p for p in packages if not (directory / p.subdir / p.file_name).exists()], directory)
     index_channel(directory)
     write_atomically(directory / STAMP, json.dumps({"notice": NOTICE, "packages": wanted}, indent=1))
-    return directory
 
 
 def plan_packages(rows: Sequence[catalogue.Row], cache: Path) -> list[PlannedPackage]:
@@ -53,7 +66,16 @@ def plan_packages(rows: Sequence[catalogue.Row], cache: Path) -> list[PlannedPac
     wheels = fetch_wheels((Pin(row.wheel_project, row.version) for row in rows), cache)
     names = conda_names(rows)
     repacked = [plan(row, wheels[Pin(row.wheel_project, row.version)], names) for row in rows]
-    return [plan_python(), plan_python_abi(), *compilers, *map(plan_metapackage, metapackages.ROWS), *repacked]
+    return [plan_python(), plan_python_abi(), *compilers, *map(plan_assembled, assembled.ROWS), *repacked]
+
+
+def plan_cuda(cache: Path) -> list[PlannedPackage]:
+    """Return the packages of CUDA; wheels that ``cache`` lacks are fetched."""
+    rows = catalogue_cuda.ROWS
+    wheels = fetch_wheels((Pin(row.wheel_project, row.version) for row in rows), cache)
+    repacked = [plan(row, wheels[Pin(row.wheel_project, row.version)], {}) for row in rows]
+    runtime = wheels[Pin(catalogue_cuda.RUNTIME_PROJECT, catalogue_cuda.CUDART)]
+    return [plan_driver(runtime), *map(plan_assembled, catalogue_cuda.ASSEMBLED), *repacked]
 
 
 def conda_names(rows: Iterable[catalogue.Row]) -> dict[str, str]:
@@ -61,8 +83,14 @@ def conda_names(rows: Iterable[catalogue.Row]) -> dict[str, str]:
     return {canonicalize_name(row.wheel_project): row.name for row in rows if not row.plain}
 
 
+def refuse_other_platforms() -> None:
+    platform = sysconfig.get_platform()
+    if platform != "linux-x86_64":
+        raise NotFoundError(f"the bootstrap channel is made on linux-x86_64 only; this Python is for {platform}")
+
+
 def refuse_foreign(directory: Path) -> None:
-    if directory.exists() and any(directory.iterdir()) and not (directory / STAMP).exists():
+    if holds_other_content(directory, STAMP):
         raise ConflictError(
             f"{directory} holds something that `extforge channel` did not make (no {STAMP} in it); "
             "name a new or an empty directory"
@@ -78,10 +106,13 @@ def read_stamp(directory: Path) -> list[str] | None:
 
 def remove_stale(directory: Path, wanted: set[str]) -> None:
     """Remove packages that are not wanted any more and what an interrupted run left."""
-    for path in [*directory.glob("*/*.conda"), *directory.glob("*/.partial-*")]:
+    for path in [*directory.glob(f"{PARTIAL}*"), *directory.glob(f"*/{PARTIAL}*")]:
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.relative_to(directory).as_posix() not in wanted:
+        else:
+            path.unlink()
+    for path in directory.glob("*/*.conda"):
+        if path.relative_to(directory).as_posix() not in wanted:
             path.unlink()
 
 
@@ -91,5 +122,16 @@ def write_all(packages: Sequence[PlannedPackage], directory: Path) -> None:
     with console.status("") as status:
         for package in packages:
             status.update(f"repacking {package.stem}")
-            write_package(package, directory / package.subdir)
+            write_one(package, directory)
     console.print(f"{directory}: {len(packages)} packages made in {time.monotonic() - start:.1f} s", soft_wrap=True)
+
+
+def write_one(package: PlannedPackage, directory: Path) -> None:
+    try:
+        write_package(package, directory / package.subdir)
+    except (zipfile.BadZipFile, zlib.error) as error:
+        raise BadInputError(f"the wheel of {package.name} {package.version} in the cache is damaged ({error}); "
+                            "remove it there and run this again") from error  # fmt: skip
+    except OSError as error:
+        places = f"{directory} or, where it lies unpacked, {tempfile.gettempdir()} (TMPDIR)"
+        raise FailedCommand(f"{package.file_name} could not be written: {error}; looked at: {places}") from error

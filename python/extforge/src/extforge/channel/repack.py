@@ -6,11 +6,14 @@ import hashlib
 import posixpath
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
+from importlib.resources import files
 from typing import IO
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -24,7 +27,7 @@ PYTHON_NEXT_MINOR = f"{sys.version_info[0]}.{sys.version_info[1] + 1}.0a0"
 PYTHON_TAG = "{}{}".format(*sys.version_info)
 
 #: Part of every build string; raise it when the same inputs give different packages.
-FORMAT = "1"
+FORMAT = "3"
 
 SCRIPT = """\
 #!{prefix}/bin/python
@@ -49,7 +52,7 @@ def plan(row: Row, wheel: Wheel, conda_names: Mapping[str, str]) -> PlannedPacka
     return PlannedPackage(
         name=row.name,
         version=version,
-        build=f"{row.flavour}{python_part(row, noarch)}h{content_hash(row, wheel)}_0",
+        build=f"{row.flavour}{python_part(row, noarch)}h{content_hash(row, wheel, depends)}_0",
         subdir="noarch" if noarch else PLATFORM,
         summary=wheel.distribution.metadata["Summary"] or row.name,
         license=license_of(wheel),
@@ -67,16 +70,20 @@ def python_part(row: Row, noarch: bool) -> str:
     return "py" if noarch else f"py{PYTHON_TAG}"
 
 
-def content_hash(row: Row, wheel: Wheel) -> str:
+def content_hash(row: Row, wheel: Wheel, depends: list[str]) -> str:
     """Seven digits that change with anything that a package is made from."""
-    return hashlib.sha256(repr((FORMAT, row, wheel.path.name, PYTHON_TAG)).encode()).hexdigest()[:7]
+    texts = [read_text(name) for _, name in row.texts]
+    return hashlib.sha256(repr((FORMAT, row, texts, wheel.record, PYTHON_TAG, depends)).encode()).hexdigest()[:7]
+
+
+SITE_PACKAGES = f"lib/python{PYTHON_MINOR}/site-packages"
 
 
 class Layout:
     """Where a wheel's install schemes lie in a conda package."""
 
     def __init__(self, noarch: bool) -> None:
-        self.site_packages = "site-packages" if noarch else f"lib/python{PYTHON_MINOR}/site-packages"
+        self.site_packages = "site-packages" if noarch else SITE_PACKAGES
         self.scripts = "python-scripts" if noarch else "bin"
 
     def own_place(self, path: str) -> str:
@@ -88,33 +95,45 @@ class Layout:
         directories = {"scripts": self.scripts, "data": "", "headers": f"include/python{PYTHON_MINOR}"}
         return posixpath.join(directories.get(scheme, self.site_packages), below)
 
+    def link_entry(self, path: str, target: str) -> Entry:
+        """Return a link from ``path`` to ``target``; it leads there from where an installer puts ``path``."""
+        installed = path
+        if path.startswith(f"{self.site_packages}/"):
+            installed = SITE_PACKAGES + path.removeprefix(self.site_packages)
+        return replace(link_entry(installed, target), path=path)
+
+
+def link_entry(path: str, target: str) -> Entry:
+    """Return a relative link between two places of the prefix."""
+    return Entry(path, link=posixpath.relpath(target, posixpath.dirname(path)))
+
 
 def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]) -> Iterator[Entry]:
     """Yield the files of the package that ``row`` makes of ``wheel``."""
     for file in wheel.files():
         rule = next(rule for rule in row.rules if fnmatchcase(file.path, rule.pattern))
-        if rule.to is None or file.path.endswith(".dist-info/RECORD"):
+        if rule.to is None or file.path in (f"{wheel.dist_info}/RECORD", f"{wheel.dist_info}/INSTALLER"):
             continue  # RECORD would list the places of a wheel install; conda keeps its own
         yield from apply(rule, file, wheel, layout)
-    yield from (link_entry(f"{layout.site_packages}/{path}", target) for path, target in row.links)
+    for path, target in row.links:
+        yield layout.link_entry(path.format(site_packages=layout.site_packages), target)
+    yield from (Entry(path, text=read_text(name)) for path, name in row.texts)
     yield from map(script_entry, scripts)
     if not row.plain:
-        dist_info = posixpath.basename(str(wheel.distribution._path).rstrip("/"))  # type: ignore[attr-defined]
-        yield Entry(f"{layout.site_packages}/{dist_info}/INSTALLER", text="conda\n")
+        yield Entry(f"{layout.site_packages}/{wheel.dist_info}/INSTALLER", text="conda\n")
 
 
 def apply(rule: Rule, file: WheelFile, wheel: Wheel, layout: Layout) -> Iterator[Entry]:
     own = layout.own_place(file.path)
     if rule.to == OWN_PLACE:
-        if not file.path.endswith(".dist-info/INSTALLER"):
-            yield file_entry(own, file, wheel)
+        yield file_entry(own, file, wheel)
         return
     assert rule.to is not None
     moved = posixpath.normpath(posixpath.join(rule.to, file.path.removeprefix(rule.base)))
     if rule.put != "link":
         yield file_entry(moved, file, wheel)
     if rule.put != "file":
-        yield link_entry(own, moved)
+        yield replace(layout.link_entry(own, moved), sha256=wheel.digests[file.path], size=file.size)
 
 
 def file_entry(path: str, file: WheelFile, wheel: Wheel) -> Entry:
@@ -129,8 +148,9 @@ def open_member(wheel: Wheel, path: str) -> IO[bytes]:
     return wheel.archive.open(path)
 
 
-def link_entry(path: str, target: str) -> Entry:
-    return Entry(path, link=posixpath.relpath(target, posixpath.dirname(path)))
+def read_text(name: str) -> str:
+    """Return a file that lies beside this module."""
+    return (files("extforge.channel") / name).read_text()
 
 
 def script_entry(entry_point: str) -> Entry:
@@ -150,7 +170,7 @@ def console_scripts(wheel: Wheel) -> list[str]:
 def platform_requirements(row: Row, wheel: Wheel) -> Iterator[str]:
     """Yield what the package needs of Python and of glibc."""
     if wheel.is_pure and not row.plain:
-        yield f"python {wheel.distribution.metadata['Requires-Python'] or ''}".strip().replace(" ,", ",")
+        yield match_spec("python", SpecifierSet(wheel.distribution.metadata["Requires-Python"] or ""))
     elif not row.plain:
         yield f"python >={PYTHON_MINOR},<{PYTHON_NEXT_MINOR}"
         yield f"python_abi {PYTHON_MINOR}.* *_cp{PYTHON_TAG}"
@@ -164,7 +184,16 @@ def conda_requirements(wheel: Wheel, conda_names: Mapping[str, str]) -> Iterator
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             project = canonicalize_name(requirement.name)
-            yield f"{conda_names.get(project, project)} {requirement.specifier}".strip()
+            yield match_spec(conda_names.get(project, project), requirement.specifier)
+
+
+def match_spec(name: str, specifiers: SpecifierSet) -> str:
+    """Return conda's form of Python's version specifiers; conda writes ``==1.*`` as ``1.*`` and knows no ``===``."""
+    versions = (
+        s.version if s.operator == "==" and s.version.endswith(".*") else s.operator.replace("===", "==") + s.version
+        for s in specifiers
+    )
+    return f"{name} {','.join(sorted(versions))}".strip()
 
 
 def license_of(wheel: Wheel) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,10 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packaging.tags import Tag, sys_tags
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from extforge.errors import NotFoundError
+from extforge.files import PARTIAL, locked
 
 PIP_DOWNLOAD = ("download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--retries=2")
 PIP_LINES_SHOWN = 6
@@ -53,9 +57,25 @@ class Wheel:
         return zipfile.ZipFile(self.path)
 
     @cached_property
+    def dist_info(self) -> str:
+        """The name of the directory that describes the wheel."""
+        names = self.archive.namelist()
+        return next(m[1] for name in names if (m := re.fullmatch(r"([^/]+\.dist-info)/METADATA", name)))
+
+    @cached_property
     def distribution(self) -> importlib.metadata.Distribution:
-        name = next(n for n in self.archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
-        return importlib.metadata.PathDistribution(zipfile.Path(self.archive, name.rpartition("/")[0] + "/"))
+        return importlib.metadata.PathDistribution(zipfile.Path(self.archive, f"{self.dist_info}/"))
+
+    @cached_property
+    def record(self) -> str:
+        """The wheel's list of its files with their digests: what a wheel holds, in short."""
+        return self.archive.read(f"{self.dist_info}/RECORD").decode()
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 in hexadecimal digits of each file, as the wheel states it."""
+        rows = (row for row in csv.reader(self.record.splitlines()) if row and row[1].startswith("sha256="))
+        return {path: base64.urlsafe_b64decode(f"{digest[7:]}=").hex() for path, digest, _ in rows}
 
     @property
     def is_pure(self) -> bool:
@@ -81,10 +101,11 @@ def fetch_wheels(pins: Iterable[Pin], cache: Path) -> dict[Pin, Wheel]:
     cache.mkdir(parents=True, exist_ok=True)
     pins = list(dict.fromkeys(pins))
     found = find_cached(pins, cache)
-    missing = [pin for pin in pins if pin not in found]
-    if missing:
-        download(missing, cache)
-        found |= find_cached(missing, cache)
+    if len(found) < len(pins):
+        with locked(cache):
+            found = find_cached(pins, cache)
+            download([pin for pin in pins if pin not in found], cache)
+        found = find_cached(pins, cache)
     absent = [str(pin) for pin in pins if pin not in found]
     if absent:
         raise NotFoundError(f"pip fetched no wheel that fits {sys.executable} for: {', '.join(absent)}")
@@ -92,13 +113,16 @@ def fetch_wheels(pins: Iterable[Pin], cache: Path) -> dict[Pin, Wheel]:
 
 
 def find_cached(pins: Sequence[Pin], cache: Path) -> dict[Pin, Wheel]:
-    """Return the wheels in ``cache`` that match a pin and run on this interpreter, the best tag first."""
+    """Return the wheels in ``cache`` that are whole, match a pin and run on this interpreter, the best tag first."""
     rank = {tag: place for place, tag in enumerate(sys_tags())}
     best: dict[tuple[str, Version], tuple[int, Path]] = {}
     for path in sorted(cache.glob("*.whl")):
-        name, version, _, tags = parse_wheel_filename(path.name)
+        try:
+            name, version, _, tags = parse_wheel_filename(path.name)
+        except InvalidWheelFilename:
+            continue  # somebody else's file: no pin names it
         fit = tag_rank(tags, rank)
-        if fit is not None and (name, version) not in best or fit is not None and fit < best[name, version][0]:
+        if fit is not None and fit < best.get((name, version), (len(rank), path))[0] and is_whole(path):
             best[name, version] = (fit, path)
     keys = {pin: (canonicalize_name(pin.project), Version(pin.version)) for pin in pins}
     return {pin: Wheel(best[key][1]) for pin, key in keys.items() if key in best}
@@ -108,10 +132,23 @@ def tag_rank(tags: Iterable[Tag], rank: dict[Tag, int]) -> int | None:
     return min((rank[tag] for tag in tags if tag in rank), default=None)
 
 
+def is_whole(path: Path) -> bool:
+    """Return whether a wheel can be opened; one that was cut off is removed, so that it is fetched again."""
+    if zipfile.is_zipfile(path):
+        return True
+    print(f"{path} is damaged: removed", file=sys.stderr)
+    path.unlink()
+    return False
+
+
 def download(pins: Sequence[Pin], cache: Path) -> None:
     """Let pip, as configured on this machine, fetch ``pins`` into ``cache``; each file appears by rename."""
+    if not pins:
+        return
+    for unfinished in cache.glob(f"{PARTIAL}*"):
+        shutil.rmtree(unfinished)
     print(f"fetching {len(pins)} wheels with pip", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=cache) as partial:
+    with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=cache) as partial:
         command = [sys.executable, "-m", "pip", *PIP_DOWNLOAD, "--quiet", "--dest", partial, *map(str, pins)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
