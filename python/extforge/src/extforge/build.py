@@ -302,8 +302,11 @@ def publish(products: Sequence[Product], output: Path) -> None:
         assert product.built is not None, product
         product.package.parent.mkdir(exist_ok=True)
         partial = product.package.with_name(partial_name(product.package.name))
-        shutil.copyfile(product.built, partial)  # the stage may lie on another file system
-        partial.replace(product.package)
+        try:
+            shutil.copyfile(product.built, partial)  # the stage may lie on another file system
+            partial.replace(product.package)
+        finally:
+            partial.unlink(missing_ok=True)
     if products or not local_channel(output):
         index_channel(output)
     for variant, inputs, package, _ in products:
