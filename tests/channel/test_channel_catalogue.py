@@ -48,7 +48,7 @@ def variants(source_root: Path) -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def whole_channel() -> Path:
     """The channel that ``build-locally.py test`` has made of the whole catalogue."""
-    for place in filter(None, os.environ.get("TEST_CHANNELS", "").split(os.pathsep)):
+    for place in os.environ.get("TEST_CHANNELS", "").splitlines():
         if (Path(place) / STAMP).exists():
             return Path(place)
     pytest.skip("TEST_CHANNELS names no bootstrap channel; `build-locally.py test` makes and names one")

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,8 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build what the arguments ask for, and print the paths of the packages."""
     recipe = find_recipe(arguments.recipe)
-    variants = select_row(render(recipe, arguments.variant_config), arguments.variant)
-    variants = select_python(variants, arguments.python)
+    variants = render(recipe, arguments.variant_config)
+    variants = select(variants, arguments.variant, row_name, "row")
+    variants = select(variants, arguments.python, python_version, "Python")
     if arguments.render:
         print(json.dumps([describe(variant) for variant in variants], indent=1))
         return 0
@@ -140,36 +141,27 @@ def find_variant_files(recipe: Path, named: Sequence[Path]) -> list[Path]:
     return [*here, *beside, *named]
 
 
-def select_row(variants: list[RenderedVariant], name: str | None) -> list[RenderedVariant]:
-    """Return the packages of one row, and those that are the same in every row.
+def select(
+    variants: list[RenderedVariant],
+    wanted: str | None,
+    read: Callable[[RenderedVariant], str | None],
+    what: str,
+) -> list[RenderedVariant]:
+    """Return the packages in which ``read`` finds ``wanted``, and those that are the same for all values.
 
-    Raises :class:`BadInputError` for a name that the table does not have.
+    Raises :class:`BadInputError` for a value that the variant table does not have.
     """
-    rows = {row_name(variant) for variant in variants} - {None}
-    if name is None:
+    if wanted is None:
         return variants
-    if name not in rows:
-        valid = ", ".join(sorted(filter(None, rows))) or "none, the recipe does not depend on the table"
-        raise BadInputError(f"no row {name!r} in the variant table; valid: {valid}")
-    return [variant for variant in variants if row_name(variant) in (name, None)]
-
-
-def select_python(variants: list[RenderedVariant], version: str | None) -> list[RenderedVariant]:
-    """Return the packages for one Python, and those that do not depend on it.
-
-    Raises :class:`BadInputError` for a version that the variant files do not list.
-    """
-    listed = {python_version(variant) for variant in variants} - {None}
-    if version is None:
-        return variants
-    if version not in listed:
-        valid = ", ".join(sorted(filter(None, listed))) or "none, because no package here depends on the Python version"
-        raise BadInputError(f"no row for Python {version!r} in the variant table; valid: {valid}")
-    return [variant for variant in variants if python_version(variant) in (version, None)]
+    listed = {value for variant in variants if (value := read(variant))}
+    if wanted not in listed:
+        valid = ", ".join(sorted(listed)) or "none, no package of this recipe depends on it"
+        raise BadInputError(f"no {what} {wanted!r} in the variant table; valid: {valid}")
+    return [variant for variant in variants if read(variant) in (wanted, None)]
 
 
 def python_version(variant: RenderedVariant) -> str | None:
-    """Return the minor version that the variant pins, such as ``3.12``; ``None`` for a package that serves any."""
+    """Return the minor version that the variant pins, such as ``3.12``; ``None`` if it serves any."""
     value = variant.variant.get("python")
     return None if value is None else ".".join(value.split()[0].split(".")[:2])
 
@@ -227,7 +219,7 @@ def remove_leftovers(output: Path) -> None:
 
 
 def refuse_damaged(output: Path, replaced: Collection[str]) -> None:
-    """Refuse a file that cannot be indexed, before time goes into a build; what is built anew may be damaged."""
+    """Refuse a file that cannot be indexed before a build is begun; one that is replaced may be damaged."""
     for package in sorted(output.glob("*/*.conda")):
         if package.stem not in replaced and not zipfile.is_zipfile(package):
             raise BadInputError(f"{package} is damaged or no package; remove it")
@@ -302,8 +294,11 @@ def publish(products: Sequence[Product], output: Path) -> None:
         assert product.built is not None, product
         product.package.parent.mkdir(exist_ok=True)
         partial = product.package.with_name(partial_name(product.package.name))
-        shutil.copyfile(product.built, partial)  # the stage may lie on another file system
-        partial.replace(product.package)
+        try:
+            shutil.copyfile(product.built, partial)  # the stage may lie on another file system
+            partial.replace(product.package)
+        finally:
+            partial.unlink(missing_ok=True)
     if products or not local_channel(output):
         index_channel(output)
     for variant, inputs, package, _ in products:
