@@ -16,11 +16,11 @@ OWN_PLACE = "own place"
 
 
 class Rule(NamedTuple):
-    """Where the files of a wheel go that match ``pattern`` (``*`` crosses directories); the first match wins.
+    """Where the files of a wheel go that match ``pattern``; the first match wins, ``*`` crosses directories.
 
     ``to`` is a directory of the prefix that takes what lies below the pattern's fixed leading directory,
-    :data:`OWN_PLACE`, or ``None`` to leave the file out. ``put`` says what the package gets: the file at its new
-    place, a relative link to it in the wheel's place (another package holds the file), or both.
+    :data:`OWN_PLACE`, or ``None`` to leave the file out. ``put`` says what the package gets: the file at its
+    new place, a relative link to it in the wheel's place (another package holds the file), or both.
     """
 
     pattern: str
@@ -41,9 +41,9 @@ SCRIPTS_ONLY = (Rule("*.data/scripts/*", OWN_PLACE), DROP_REST)
 class Row(NamedTuple):
     """One package.
 
-    ``plain`` marks one that no Python sees: no interpreter in its build string, none of the wheel's requirements.
-    ``flavour`` heads the build string; ``links`` are extra (path in site-packages, target in the prefix) pairs;
-    ``depends`` and ``run_exports`` are added to what the wheel says.
+    ``plain`` marks one that no Python sees: no interpreter in its build string, none of the wheel's
+    requirements. ``flavour`` heads the build string; ``links`` are extra pairs of a path in site-packages and
+    its target in the prefix; ``depends`` and ``run_exports`` are added to what the wheel says.
     """
 
     name: str
@@ -92,9 +92,9 @@ PYTORCH_RULES = (
     KEEP_REST,
 )
 #: Both are pinned to their minor version, as conda-forge does.
-SAME_MINOR = ">={},<{}.{}.0a0".format(TORCH_RELEASE, Version(TORCH).major, Version(TORCH).minor + 1)
+SAME_MINOR = f">={TORCH_RELEASE},<{Version(TORCH).major}.{Version(TORCH).minor + 1}.0a0"
 LIBTORCH_EXPORT, PYTORCH_EXPORT = f"libtorch {SAME_MINOR}", f"pytorch {SAME_MINOR}"
-#: Headers and CMake files are also where compilers look without being told: torch's own headers include them from there.
+#: Headers and CMake files are also where compilers look without being told: torch's headers need them there.
 PYBIND11_RULES = (
     Rule("pybind11/include/*", "include", put="both"),
     Rule("pybind11/share/*", "share", put="both"),
@@ -107,7 +107,8 @@ ROWS: tuple[Row, ...] = (
     Row("libtorch", TORCH, "torch", LIBTORCH_RULES, plain=True, flavour="cpu_generic_",
         depends=("libgomp", "libstdcxx", "libgcc"), run_exports=(LIBTORCH_EXPORT,)),
     Row("pytorch", TORCH, "torch", PYTORCH_RULES, flavour="cpu_generic_",
-        depends=(f"libtorch {TORCH_RELEASE} cpu_generic_*", "pybind11"), run_exports=(LIBTORCH_EXPORT, PYTORCH_EXPORT),
+        depends=(f"libtorch {TORCH_RELEASE} cpu_generic_*", "pybind11"),
+        run_exports=(LIBTORCH_EXPORT, PYTORCH_EXPORT),
         links=(("torch/include", "include"), ("torch/share/cmake", "share/cmake"))),
     # tools whose wheels wrap a plain program
     Row("cmake", "4.4.5", rules=(Rule("cmake/data/*", "."), DROP_REST), plain=True),
