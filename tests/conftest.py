@@ -11,6 +11,29 @@ import pytest
 Extforge = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--matrix-python",
+        action="append",
+        default=[],
+        metavar="PYTHON",
+        help="an interpreter with some torch, under which the built package file is tried; repeatable",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "matrix_python" in metafunc.fixturenames:
+        metafunc.parametrize("matrix_python", metafunc.config.getoption("matrix_python"))
+
+
+@pytest.fixture(scope="session")
+def test_channels() -> list[str]:
+    """The channels that the packages under test came from, the built packages' first."""
+    if "TEST_CHANNELS" not in os.environ:
+        pytest.skip("TEST_CHANNELS is not set; `python3 build-locally.py test` sets it")
+    return os.environ["TEST_CHANNELS"].splitlines()
+
+
 @pytest.fixture(scope="session")
 def source_root() -> Path:
     """The checkout: what the doors to the sources are tried on."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from extforge.audit import Options, audit_packages
+from extforge.audit.auditing import DEFAULTS
 from extforge.audit.checks import CHECKS
 from extforge.audit.model import Finding, Level
-from forging import CLEAN, CUDA, CUDA_DEPENDS, MODULE, STABLE, Spec, WheelSpec, write_conda
+from forging import CLEAN, CUDA, CUDA_DEPENDS, MODULE, STABLE, Library, Spec, WheelSpec, write_conda
 
 OTHER_MACHINE = 183  # aarch64
 CLASSIC = replace(STABLE, uses=("_ZN3c1010TensorImpl5reshEv", "_ZN2at5emptyEv"))
@@ -35,7 +36,7 @@ def packages(cpu_package: Any, cuda_package: Any, wheel_package: Any) -> Package
     return Packages(cpu_package, cuda_package, wheel_package)
 
 
-def audit(specs: list[Any], directory: Path, options: Options = Options()) -> tuple[Finding, ...]:  # noqa: B008
+def audit(specs: list[Any], directory: Path, options: Options = DEFAULTS) -> tuple[Finding, ...]:
     paths = [s.write(directory) if isinstance(s, WheelSpec) else write_conda(s, directory) for s in specs]
     return audit_packages(paths, options).findings
 
@@ -239,6 +240,65 @@ WORDS = {
     "C04": ("cuda_architectures: 80-real;90;120", "lacks sass 12.0, ptx 12.0; has sass 8.0 9.0, ptx 9.0"),
     "P02": ("cp310-abi3: Python 3.10", "Python 3.11: PyType_GetName"),
 }
+
+
+# What else the same codes catch: (code, package).
+FURTHER: dict[str, tuple[str, Callable[[Packages], Any]]] = {
+    "binary in a noarch package": ("M10", lambda p: p.cpu(subdir="noarch")),
+    "binary in a pure wheel": ("M10", lambda p: p.wheel(tag="py3-none-any")),
+    "file name and tag of a wheel": ("M01", lambda p: p.wheel(inner_tag="py3-none-linux_x86_64")),
+    "no licence named": ("M07", lambda p: p.cpu(license="")),
+    "build prefix not recorded": (
+        "M06",
+        lambda p: p.cpu(more={"share/x": b"/b/_h_env_placehold_placehold/x"}),
+    ),
+    "CUDA of the build string": ("C01", lambda p: p.cuda(build="cuda129_0")),
+    "CUDA of the torch required": ("C01", lambda p: p.cuda(depends=(*CUDA_DEPENDS, "libtorch * cuda129*"))),
+    "no driver required": ("C03", lambda p: p.cuda(depends=tuple(d for d in CUDA_DEPENDS if d != "__cuda"))),
+    "architectures of another library": ("C04", lambda p: p.cuda(variant={"CF_TORCH_CUDA_ARCH_LIST": "7.5"})),
+    "PTX of one architecture alone": ("C05", lambda p: p.cuda(replace(CUDA, images=((2, 90),)))),
+    "CUDA library in a CPU build": ("C07", lambda p: p.cpu(replace(STABLE, needed=("libcudart.so.13",)))),
+    "renamed copy of OpenMP": (
+        "L05",
+        lambda p: p.wheel(replace(STABLE, exports=("omp_get_num_threads",)), "thing.libs/libzzz.so"),
+    ),
+    "stable ABI, unknown function": ("T01", lambda p: p.cpu(replace(STABLE, uses=("torch_of_the_future",)))),
+    "stable ABI, torch before the table": (
+        "T01",
+        lambda p: p.cpu(depends=("libtorch >=2.9", "__glibc >=2.17")),
+    ),
+    "operator that no torch has": ("T04", lambda p: p.cpu(replace(BY_NAME, strings=("aten::nonsense",)))),
+    "a release of torch without a library": (
+        "T02",
+        lambda p: p.wheel(CLASSIC, "thing/torch-2.13/libthing.so", requires=("torch >=2.13,<2.15",)),
+    ),
+    "suffix of another platform": (
+        "P03",
+        lambda p: p.wheel(
+            MODULE, "thing.cpython-311-aarch64-linux-gnu.so", tag="cp311-cp311-manylinux_2_17_x86_64"
+        ),
+    ),
+    "version-specific module for any Python": (
+        "P01",
+        lambda p: p.cpu(
+            replace(MODULE, uses=("_PyObject_GetDictPtr",)), depends=("python >=3.10", *CPU_DEPENDS)
+        ),
+    ),
+    "symlink to nothing": ("H06", lambda p: p.cpu(links={"lib/a.so": "b.so"})),
+    "setuid": ("H05", lambda p: p.cpu(modes={"lib/libthing.so": 0o4755})),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_fault_is_found(name: str, packages: Packages, tmp_path: Path) -> None:
+    code, make = FURTHER[name]
+    assert code in {f.code for f in audit([make(packages)], tmp_path)}
+
+
+def test_driver_needed_by_a_library_of_its_own_is_not_verified(packages: Packages, tmp_path: Path) -> None:
+    library = Library(needed=("libcuda.so.1", "libc.so.6"))
+    (finding,) = audit([packages.cpu(library)], tmp_path)
+    assert (finding.code, finding.level) == ("L04", Level.UNVERIFIED)
 
 
 def test_build_string_with_another_hash_is_found(packages: Packages, tmp_path: Path) -> None:

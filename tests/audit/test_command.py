@@ -124,6 +124,18 @@ def test_misuse_is_told_in_one_line(
     assert err.count("\n") == 1
 
 
+def test_findings_that_differ_in_the_file_alone_are_one_block(
+    cpu_package: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = cpu_package(replace(STABLE, run_path="/home/x"))
+    files = {f"lib/lib{n}.so": content for n in range(3) for content in spec.files.values()}
+    assert run(["audit", str(write_conda(replace(spec, files=files), tmp_path))]) == 1
+    out = capsys.readouterr().out
+    assert out.count("R01 error") == 1
+    assert "    file     lib/lib0.so (and 2 more files)\n" in out
+    assert "FAILED, 3 errors" in out
+
+
 def test_compare_says_byte_equal(good: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit", "--compare", good, good]) == 0
     assert capsys.readouterr().out == "byte-equal\n"

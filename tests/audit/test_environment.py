@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -118,9 +119,16 @@ def test_channel_that_cannot_answer_leaves_it_unverified(
     channels = ((tmp_path / "none").as_uri(),) if fault == "no such channel" else (channel,)
     depends = DEPENDS if fault == "no such channel" else (*DEPENDS, "nowhere")
     path = write_conda(cpu_package(UNKNOWN, depends=depends), tmp_path)
-    (finding,) = linkage(path, Options(channels=channels))
+    findings = linkage(path, Options(channels=channels))
+    assert [(f.code, f.level) for f in findings] == [("L01", Level.UNVERIFIED)] * 2
+    for finding in findings:
+        assert f"channels {channels[0]}: " in finding.observation.seen
+
+
+def test_wheel_is_not_solved_in_channels(wheel_package: Maker, tmp_path: Path, channel: str) -> None:
+    (finding,) = linkage(wheel_package().write(tmp_path), Options(channels=(channel,)))
     assert finding.level is Level.UNVERIFIED
-    assert f"channels {channels[0]}: " in finding.observation.seen
+    assert finding.observation.seen.startswith("a wheel's requirements are not solved")
 
 
 def test_installed_package_is_audited_by_name(cpu_package: Maker, prefix: Path) -> None:
@@ -128,6 +136,16 @@ def test_installed_package_is_audited_by_name(cpu_package: Maker, prefix: Path) 
     report = audit_packages(["thing"], Options(prefix=prefix))
     assert report.packages == (f"thing in {prefix}",)
     assert report.findings == ()
+
+
+def test_installed_wheel_is_audited_by_name(wheel_package: Maker, tmp_path: Path) -> None:
+    site = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    spec: WheelSpec = wheel_package(replace(STABLE, run_path="/home/x"), requires=())
+    with zipfile.ZipFile(spec.write(tmp_path)) as archive:
+        archive.extractall(site)
+    (site / "thing-1.0.dist-info" / "RECORD").open("a").write("../../../bin/thing,,\n")
+    report = audit_packages(["Thing"], Options(prefix=tmp_path / "env", ignore="L,T"))
+    assert [f.code for f in report.findings] == ["R01"]
 
 
 def test_installed_file_that_changed_is_found(cpu_package: Maker, prefix: Path) -> None:
@@ -146,7 +164,7 @@ def test_installed_file_that_vanished_is_found(cpu_package: Maker, prefix: Path)
 
 def test_absent_name_is_not_found(prefix: Path) -> None:
     with pytest.raises(NotFoundError, match="no package called 'nothing' is installed"):
-        read_installed(prefix, "nothing", Limits())
+        read_installed(prefix, "nothing", None, Limits())
 
 
 def test_absent_prefix_is_not_found(tmp_path: Path) -> None:
@@ -176,8 +194,6 @@ def test_every_form_of_a_package_gets_the_same_verdict(form: str, cpu_package: M
 
 
 def test_unpacked_wheel_gets_the_same_verdict(wheel_package: Maker, tmp_path: Path) -> None:
-    import zipfile
-
     spec: WheelSpec = wheel_package(replace(STABLE, run_path="/home/x"))
     with zipfile.ZipFile(spec.write(tmp_path)) as archive:
         archive.extractall(tmp_path / "unpacked")

@@ -10,7 +10,7 @@ import pytest
 from extforge.audit.model import DeviceImage, Format
 from extforge.audit.requirements import read_conda_requirement, read_wheel_requirement
 from extforge.audit.rules.architectures import parse_architectures
-from extforge.audit.tables import torch
+from extforge.audit.tables import regenerate, torch
 from extforge.audit.tables.floors import GCC, MANYLINUX, numbers
 from extforge.audit.tables.libraries import is_system, known_library, plain_name
 from extforge.errors import BadInputError
@@ -31,7 +31,7 @@ def test_table_agrees_with_the_torch_at_hand(torch_directory: Path) -> None:
     if minor not in torch.releases():
         pytest.skip(f"torch {minor} is not among the table's releases {torch.releases()}")
     for library in torch.LIBRARIES:
-        exported = torch.exported_shims(torch_directory / "lib" / library)
+        exported = regenerate.exported_shims(torch_directory / "lib" / library)
         if exported:
             expected = {
                 name
@@ -71,7 +71,7 @@ def test_merge_dates_each_name_by_the_first_release_that_has_it() -> None:
             {"_conj", "conj", "x"},
         ),
     ]
-    assert torch.merge(releases) == {
+    assert regenerate.merge(releases) == {
         "releases": ["2.8", "2.9"],
         "shims": {
             "libtorch_cpu.so": {"2.8": ["torch_a"], "2.9": ["torch_b"]},

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from extforge.channel import catalogue, compilers, metapackages
+from extforge.channel import assembled, catalogue, compilers
 from extforge.channel.archive import PLACEHOLDER
 from extforge.channel.make import STAMP
 from extforge.install import read_environment_file, solve
@@ -72,7 +72,7 @@ def whole_prefix(whole_channel: Path) -> Path:
 
 
 def test_names_are_unique_and_conda_forges() -> None:
-    names = [row.name for row in (*catalogue.ROWS, *compilers.ROWS, *metapackages.ROWS)]
+    names = [row.name for row in (*catalogue.ROWS, *compilers.ROWS, *assembled.ROWS)]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z0-9_.-]+", name) for name in names)
     for row in catalogue.ROWS:
@@ -111,7 +111,7 @@ def test_tools_of_build_locally_are_those_of_the_channel(source_root: Path) -> N
 @pytest.mark.parametrize("file", ["environment.yml", "environment-dev.yml"])
 def test_environment_files_name_packages_of_the_channel(source_root: Path, file: str) -> None:
     absent = set(runpy.run_path(str(source_root / "build-locally.py"))["NOT_IN_BOOTSTRAP"])
-    offered = {row.name for row in (*catalogue.ROWS, *compilers.ROWS, *metapackages.ROWS)} | OTHERS | OUTPUTS
+    offered = {row.name for row in (*catalogue.ROWS, *compilers.ROWS, *assembled.ROWS)} | OTHERS | OUTPUTS
     specs = read_environment_file(source_root / file)
     assert {str(MatchSpec(spec).name.normalized) for spec in specs} - offered <= absent
 

@@ -151,7 +151,8 @@ def test_rules_move_link_and_drop(tmp_path: Path) -> None:
         Rule("t/lib/*", None),
         KEEP_REST,
     )
-    package = make(tmp_path, Row("t", "1.0", rules=rules, links=(("t/share", "share"),)), LINUX, files)
+    row = Row("t", "1.0", rules=rules, links=(("{site_packages}/t/share", "share"),))
+    package = make(tmp_path, row, LINUX, files)
     found = by_path(package)
     kept = {path: entry.link for path, entry in found.items() if "dist-info" not in path}
     assert kept == {

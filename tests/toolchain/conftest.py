@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,9 +223,15 @@ class World:
         return self
 
 
+@pytest.fixture(scope="session")
+def new_world(tiny_library: bytes) -> Callable[[Path], World]:
+    """For a test that needs many worlds."""
+    return lambda top: World(top, tiny_library)
+
+
 @pytest.fixture
-def world(tmp_path: Path, tiny_library: bytes) -> World:
-    return World(tmp_path / "world", tiny_library)
+def world(tmp_path: Path, new_world: Callable[[Path], World]) -> World:
+    return new_world(tmp_path / "world")
 
 
 @pytest.fixture

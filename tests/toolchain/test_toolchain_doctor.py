@@ -39,14 +39,14 @@ def test_the_screen_of_a_sound_environment(world):
     text = printed(toolchain, toolchain.findings)
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.replace(str(world.top), "TOP").splitlines()]
     expected = [
-        "conda environment TOP/env via interpreter",
         "python 3.11.7, x86_64",
-        "CUDA root TOP/env conda, CUDA 13.0.88, via conda",
+        "$PREFIX TOP/env conda environment, via interpreter",
+        "$ROOT TOP/env conda, CUDA 13.0.88, via conda",
         "✓ C compiler 12.2.0 TOP/bin/cc via path",
-        "✓ torch 2.13.0 (CUDA 13.0) …/lib/python3.11/site-packages/torch via default",
-        "✓ nvcc 13.0.88 …/bin/nvcc",
-        "✓ headers 13.0 …/targets/x86_64-linux/include",
-        "✓ to link …/targets/x86_64-linux/lib/stubs/libcuda.so",
+        "✓ torch 2.13.0 (CUDA 13.0) $PREFIX/lib/python3.11/site-packages/torch via default",
+        "✓ nvcc 13.0.88 $PREFIX/bin/nvcc",
+        "✓ headers 13.0 $PREFIX/targets/x86_64-linux/include",
+        "✓ to link $PREFIX/targets/x86_64-linux/lib/stubs/libcuda.so",
         "- to run missing install NVIDIA's driver; without a GPU none is needed",
         "ready",
     ]
@@ -63,7 +63,7 @@ def test_the_screen_names_what_was_overruled_what_is_wrong_and_what_mends_it(wor
     assert "TOP/old: is overruled by an earlier answer (via env:CUDA_HOME: ctk 11.8.89)" in text
     assert "! nvcc is missing in TOP/env [missing-nvcc] TOP/env/bin/nvcc: there is no such file" in text
     assert "→ conda install -p TOP/env -c conda-forge cuda-nvcc=13.0" in text
-    assert "2 errors" in text
+    assert "not ready 2 errors, 3 warnings, 1 note" in text
     assert text.index("[missing-cc]") < text.index("[missing-nvcc]") < text.index("[not-activated]")
 
 
@@ -135,6 +135,16 @@ def test_the_loader_maps_the_driver_of_ld_library_path(real):
     real.environ["LD_LIBRARY_PATH"] = str(directory)
     outcome = next(outcome for outcome in run_probes(real.survey()) if outcome.name == "driver-load")
     assert outcome == Outcome("driver-load", "passed", f"the loader maps {directory}/libcuda.so.1")
+
+
+def test_a_loader_that_takes_another_driver_is_reported(real):
+    directory = real.library(real.top / "driver/libcuda.so.1").parent
+    real.environ["LD_LIBRARY_PATH"] = str(directory)
+    other = real.library(real.top / "other/libcuda.so.1")
+    toolchain = real.survey(overrides={"libcuda_runtime": str(other)})
+    outcome = next(outcome for outcome in run_probes(toolchain) if outcome.name == "driver-load")
+    assert outcome.state == "failed"
+    assert outcome.text == f"the loader takes {directory}/libcuda.so.1, the file system suggests {other}"
 
 
 def test_probes_leave_nothing_behind(real, monkeypatch, tmp_path):

@@ -141,3 +141,11 @@ def test_a_prefix_that_does_not_exist_is_refused(world):
         ToolchainConflict, match="the prefix '/nonexistent' is no absolute path of a directory"
     ):
         world.resolve(prefix="/nonexistent")
+
+
+def test_the_test_of_a_built_package_has_one_environment(world):
+    """CONDA_BUILD and PREFIX without BUILD_PREFIX: a package is being tested, nothing is being built."""
+    env = world.conda(world.top / "env")
+    world.inside(env)
+    world.environ |= {"CONDA_BUILD": "1", "PREFIX": str(env)}
+    assert world.resolve().root.path == env

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from conftest import World
 from extforge.toolchain.catalogue import CUDA_PARTS
 from extforge.toolchain.model import Found, Toolchain
 from hypothesis import HealthCheck, given, settings
@@ -44,7 +43,7 @@ def mixtures(draw):
     return layouts, draw(st.lists(damages, max_size=4)), torch_cuda, draw(st.sampled_from(("prefix", "env")))
 
 
-def build(world: World, layouts, damages, torch_cuda):
+def build(world, layouts, damages, torch_cuda):
     if torch_cuda:
         world.torch("2.13.0", cuda=torch_cuda)
     bases = {}
@@ -77,10 +76,10 @@ def assert_one_root(toolchain: Toolchain) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mixture=mixtures())
-def test_all_parts_come_from_the_chosen_root(tiny_library, mixture):
+def test_all_parts_come_from_the_chosen_root(new_world, mixture):
     layouts, damages, torch_cuda, prefer = mixture
     with tempfile.TemporaryDirectory() as directory:
-        world = World(Path(directory) / "world", tiny_library)
+        world = new_world(Path(directory) / "world")
         build(world, layouts, damages, torch_cuda)
         toolchain = world.survey(prefer=prefer)
         assert_one_root(toolchain)

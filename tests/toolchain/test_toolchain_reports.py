@@ -328,6 +328,7 @@ def test_nvcc_takes_another_gcc_than_the_host_code(world):
 def test_failed_to_map_segment_from_shared_object(world, finding_of):
     """pytorch#123054: the cache is mounted noexec."""
     mounts = f"/dev/a / ext4 rw 0 0\ntmpfs {world.top}/home tmpfs rw,noexec 0 0\n"
+    mounts += f"/dev/b {world.top}/home/elsewhere/and/longer ext4 rw 0 0\n"
     world.file(world.sysroot / "proc/mounts", mounts)
     assert "is mounted noexec" in finding_of(world.survey(), "cache-unsuitable").text
 

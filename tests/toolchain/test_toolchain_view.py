@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 import pytest
-from extforge.errors import ConflictError, NotFoundError
+from extforge.errors import ConflictError, FailedCommand, NotFoundError
 from extforge.toolchain.stub import function_names
 from extforge.toolchain.system import System
 from extforge.toolchain.view import build_view, plan_view, require_view
@@ -69,7 +69,10 @@ def test_only_cuda_is_taken_from_a_directory_that_is_shared_with_the_system(worl
 
 def test_split_wheels_are_merged(world):
     KINDS["split wheels"](world)
+    world.torch("2.13.0", cuda="12.9")
+    world.file(world.wheel(world.site, "13.0.88") / "include/only_in_13.h")
     include = require_view(world.resolve()).path / "include"
+    assert not (include / "only_in_13.h").exists()
     assert (include / "cublas_v2.h").is_file()
     assert (include / "cuda_runtime.h").is_file()
 
@@ -190,11 +193,11 @@ def test_a_stub_is_generated_only_when_asked(stubbed):
     assert not plan_view(toolchain).stubbed
     assert not require_view(toolchain).stubs.exists()
     assert "TRITON_LIBCUDA_PATH" not in toolchain.environ()
-    assert plan_view(toolchain, generate=True).path != plan_view(toolchain).path
+    assert plan_view(stubbed.resolve(generate_stub=True)).path != plan_view(toolchain).path
 
 
 def test_a_program_links_against_the_generated_stub_and_asks_for_the_driver(stubbed):
-    view = require_view(stubbed.resolve(), generate=True)
+    view = require_view(stubbed.resolve(generate_stub=True))
     source = stubbed.file(
         stubbed.top / "main.c", "int cuInit(unsigned); int main(void) { return cuInit(0); }\n"
     )
@@ -209,3 +212,25 @@ def test_a_program_links_against_the_generated_stub_and_asks_for_the_driver(stub
         assert "RUNPATH" not in dynamic
     environ = {"LD_LIBRARY_PATH": str(view.stubs)}
     assert subprocess.run([program], env=environ, check=False).returncode == 34
+
+
+def test_a_generated_stub_is_an_answer_like_any_other(stubbed):
+    toolchain = stubbed.resolve(generate_stub=True)
+    found = toolchain["libcuda"]
+    assert (found.via, found.path) == ("generated", plan_view(toolchain).stubs / "libcuda.so")
+    assert toolchain.flags("cuda").ldflags == (f"-L{plan_view(toolchain).stubs}",)
+    assert toolchain.environ()["TRITON_LIBCUDA_PATH"] == str(plan_view(toolchain).stubs)
+    assert not found.path.exists()
+    require_view(toolchain)
+    assert found.path.is_file()
+
+
+def test_a_stub_of_the_root_is_preferred_to_a_generated_one(world):
+    KINDS["conda"](world)
+    assert world.resolve(generate_stub=True)["libcuda"].via == "conda"
+
+
+def test_a_header_that_declares_nothing_gives_no_stub(stubbed):
+    stubbed.file(stubbed.site / "nvidia/cu13/include/cuda.h", "#define CUDA_VERSION 13000\n")
+    with pytest.raises(FailedCommand, match=r"-E .*cuda\.h named no driver function"):
+        require_view(stubbed.resolve(generate_stub=True))

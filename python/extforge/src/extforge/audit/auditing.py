@@ -40,7 +40,10 @@ class Options:
     cuobjdump: Path | None = None
 
 
-def audit_packages(paths: Sequence[Path | str], options: Options = Options()) -> Report:
+DEFAULTS = Options()
+
+
+def audit_packages(paths: Sequence[Path | str], options: Options = DEFAULTS) -> Report:
     """Audit packages and return what was found.
 
     ``paths`` are ``.conda``, ``.tar.bz2`` or ``.whl`` files or unpacked directories; with ``options.prefix``,
@@ -71,10 +74,11 @@ def audit_packages(paths: Sequence[Path | str], options: Options = Options()) ->
 
 
 def _read(path: str, options: Options) -> Package:
-    if options.prefix is not None and not Path(path).exists():
-        return read_installed(options.prefix, path, LIMITS)
     found = options.cuobjdump or shutil.which("cuobjdump")
-    return read_package(Path(path), Path(found) if found else None, LIMITS)
+    cuobjdump = Path(found) if found else None
+    if options.prefix is not None and not Path(path).exists():
+        return read_installed(options.prefix, path, cuobjdump, LIMITS)
+    return read_package(Path(path), cuobjdump, LIMITS)
 
 
 def _providers(
@@ -93,7 +97,9 @@ def _providers(
     )
     if installed is not None:
         return (*own, *installed), ""
-    if channels and package.claims.format is Format.CONDA:
+    if channels and package.claims.format is Format.WHEEL:
+        return None, "a wheel's requirements are not solved in conda channels; give --prefix"
+    if channels:
         try:
             return (*own, *solve_channels(package.claims, channels)), ""
         except ChannelProblem as problem:

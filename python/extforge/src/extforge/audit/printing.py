@@ -16,19 +16,30 @@ def as_text(report: Report, strict: bool) -> str:
     lines: list[str] = []
     for package in report.packages:
         found = [f for f in report.findings if f.package == package]
-        for finding in found:
-            lines += _block(finding)
+        for alike in grouped(found):
+            lines += _block(alike)
         lines.append(f"{printable(package)}: {verdict(found, strict)}")
     if report.ignored:
         lines.append(f"ignored: {', '.join(sorted({f.code for f in report.ignored}))}")
     return "\n".join(lines) + "\n"
 
 
-def _block(finding: Finding) -> Iterator[str]:
+def grouped(findings: list[Finding]) -> list[list[Finding]]:
+    """Findings that differ in nothing but the file, together, in the order of the first of each group."""
+    groups: dict[tuple[str, Level, str, str], list[Finding]] = {}
+    for finding in findings:
+        seen = finding.observation
+        groups.setdefault((finding.code, finding.level, seen.claimed, seen.seen), []).append(finding)
+    return list(groups.values())
+
+
+def _block(alike: list[Finding]) -> Iterator[str]:
+    finding = alike[0]
     seen = finding.observation
+    more = f" (and {len(alike) - 1} more files)" if len(alike) > 1 else ""
     doubt = "" if seen.verified else "this could not be ruled out: "
     yield f"{finding.code} {finding.level.value}: {doubt}{CHECKS[finding.code].wording.sentence}"
-    yield f"    file     {printable(seen.file)}"
+    yield f"    file     {printable(seen.file)}{more}"
     yield f"    claimed  {printable(seen.claimed)}"
     yield f"    seen     {printable(seen.seen)}"
     yield f"    change   {printable(seen.change)}: {CHECKS[finding.code].wording.cure}"

@@ -108,7 +108,7 @@ WORDINGS: tuple[Wording, ...] = (
         "L01",
         ERROR,
         "A needed library comes neither from the package, nor from a run requirement, nor from the system.",
-        "Add the package that provides it to `requirements.run`, or do not link it.",
+        "Require the package that provides it, or do not link it.",
     ),
     Wording(
         "L02",

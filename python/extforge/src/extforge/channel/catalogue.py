@@ -42,8 +42,9 @@ class Row(NamedTuple):
     """One package.
 
     ``plain`` marks one that no Python sees: no interpreter in its build string, none of the wheel's
-    requirements. ``flavour`` heads the build string; ``links`` are extra pairs of a path in site-packages and
-    its target in the prefix; ``depends`` and ``run_exports`` are added to what the wheel says.
+    requirements. ``flavour`` heads the build string; ``links`` are extra (path, target) pairs of the prefix,
+    ``texts`` extra (path, file of this Python package) pairs; ``{site_packages}`` in a path is the directory of
+    that name. ``depends`` and ``run_exports`` are added to what the wheel says.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Row(NamedTuple):
     depends: tuple[str, ...] = ()
     run_exports: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
 
     @property
     def wheel_project(self) -> str:
@@ -109,7 +111,7 @@ ROWS: tuple[Row, ...] = (
     Row("pytorch", TORCH, "torch", PYTORCH_RULES, flavour="cpu_generic_",
         depends=(f"libtorch {TORCH_RELEASE} cpu_generic_*", "pybind11"),
         run_exports=(LIBTORCH_EXPORT, PYTORCH_EXPORT),
-        links=(("torch/include", "include"), ("torch/share/cmake", "share/cmake"))),
+        links=(("{site_packages}/torch/include", "include"), ("{site_packages}/torch/share/cmake", "share/cmake"))),
     # tools whose wheels wrap a plain program
     Row("cmake", "4.4.5", rules=(Rule("cmake/data/*", "."), DROP_REST), plain=True),
     Row("ninja", "1.13.2", rules=SCRIPTS_ONLY, plain=True),

@@ -15,11 +15,12 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from rich.console import Console
 
-from extforge.channel import catalogue, metapackages
+from extforge.channel import assembled, catalogue, catalogue_cuda
 from extforge.channel.archive import NOTICE, PlannedPackage, write_package
+from extforge.channel.assembled import plan_assembled
 from extforge.channel.compilers import plan_compilers
+from extforge.channel.driver import plan_driver
 from extforge.channel.interpreter import plan_python, plan_python_abi
-from extforge.channel.metapackages import plan_metapackage
 from extforge.channel.repack import plan
 from extforge.channel.wheels import Pin, fetch_wheels
 from extforge.channels import index_channel
@@ -30,17 +31,19 @@ from extforge.files import PARTIAL, holds_other_content, locked, write_atomicall
 STAMP = "extforge-channel.json"
 
 
-def make_channel(directory: Path, cache: Path, rows: Sequence[catalogue.Row] = catalogue.ROWS) -> Path:
+def make_channel(
+    directory: Path, cache: Path, rows: Sequence[catalogue.Row] = catalogue.ROWS, *, cuda: bool = False
+) -> Path:
     """Make ``directory`` a conda channel with python, the compilers and a package of each row, and return it.
 
-    ``cache`` keeps the wheels. What is up to date is left alone. Raises :class:`ConflictError` for a
-    directory with other content, :class:`NotFoundError` when a wheel, a compiler or the interpreter's files
-    are not to be had, :class:`BadInputError` for a damaged wheel, :class:`FailedCommand` for a file that
-    cannot be written.
+    ``cuda`` asks for the packages of CUDA besides. ``cache`` keeps the wheels. What is up to date is left alone.
+    Raises :class:`ConflictError` for a directory with other content, :class:`NotFoundError` when a wheel, a
+    compiler or the interpreter's files are not to be had, :class:`BadInputError` for a damaged wheel,
+    :class:`FailedCommand` for a file that cannot be written.
     """
     refuse_other_platforms()
     refuse_foreign(directory)
-    packages = plan_packages(rows, cache)
+    packages = plan_packages(rows, cache) + (plan_cuda(cache) if cuda else [])
     with locked(directory):
         bring_up_to_date(directory, packages)
     return directory
@@ -65,8 +68,17 @@ def plan_packages(rows: Sequence[catalogue.Row], cache: Path) -> list[PlannedPac
     wheels = fetch_wheels((Pin(row.wheel_project, row.version) for row in rows), cache)
     names = conda_names(rows)
     repacked = [plan(row, wheels[Pin(row.wheel_project, row.version)], names) for row in rows]
-    ties = map(plan_metapackage, metapackages.ROWS)
+    ties = map(plan_assembled, assembled.ROWS)
     return [plan_python(), plan_python_abi(), *compilers, *ties, *repacked]
+
+
+def plan_cuda(cache: Path) -> list[PlannedPackage]:
+    """Return the packages of CUDA; wheels that ``cache`` lacks are fetched."""
+    rows = catalogue_cuda.ROWS
+    wheels = fetch_wheels((Pin(row.wheel_project, row.version) for row in rows), cache)
+    repacked = [plan(row, wheels[Pin(row.wheel_project, row.version)], {}) for row in rows]
+    runtime = wheels[Pin(catalogue_cuda.RUNTIME_PROJECT, catalogue_cuda.CUDART)]
+    return [plan_driver(runtime), *map(plan_assembled, catalogue_cuda.ASSEMBLED), *repacked]
 
 
 def conda_names(rows: Iterable[catalogue.Row]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
+from importlib.resources import files
 from typing import IO
 
 from packaging.requirements import Requirement
@@ -71,7 +72,8 @@ def python_part(row: Row, noarch: bool) -> str:
 
 def content_hash(row: Row, wheel: Wheel, depends: list[str]) -> str:
     """Seven digits that change with anything that a package is made from."""
-    return hashlib.sha256(repr((FORMAT, row, wheel.record, PYTHON_TAG, depends)).encode()).hexdigest()[:7]
+    texts = [read_text(name) for _, name in row.texts]
+    return hashlib.sha256(repr((FORMAT, row, texts, wheel.record, PYTHON_TAG, depends)).encode()).hexdigest()[:7]
 
 
 SITE_PACKAGES = f"lib/python{PYTHON_MINOR}/site-packages"
@@ -98,7 +100,12 @@ class Layout:
         installed = path
         if path.startswith(f"{self.site_packages}/"):
             installed = SITE_PACKAGES + path.removeprefix(self.site_packages)
-        return Entry(path, link=posixpath.relpath(target, posixpath.dirname(installed)))
+        return replace(link_entry(installed, target), path=path)
+
+
+def link_entry(path: str, target: str) -> Entry:
+    """Return a relative link between two places of the prefix."""
+    return Entry(path, link=posixpath.relpath(target, posixpath.dirname(path)))
 
 
 def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]) -> Iterator[Entry]:
@@ -108,7 +115,9 @@ def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]
         if rule.to is None or file.path in (f"{wheel.dist_info}/RECORD", f"{wheel.dist_info}/INSTALLER"):
             continue  # RECORD would list the places of a wheel install; conda keeps its own
         yield from apply(rule, file, wheel, layout)
-    yield from (layout.link_entry(f"{layout.site_packages}/{path}", target) for path, target in row.links)
+    for path, target in row.links:
+        yield layout.link_entry(path.format(site_packages=layout.site_packages), target)
+    yield from (Entry(path, text=read_text(name)) for path, name in row.texts)
     yield from map(script_entry, scripts)
     if not row.plain:
         yield Entry(f"{layout.site_packages}/{wheel.dist_info}/INSTALLER", text="conda\n")
@@ -138,6 +147,11 @@ def file_entry(path: str, file: WheelFile, wheel: Wheel) -> Entry:
 
 def open_member(wheel: Wheel, path: str) -> IO[bytes]:
     return wheel.archive.open(path)
+
+
+def read_text(name: str) -> str:
+    """Return a file that lies beside this module."""
+    return (files("extforge.channel") / name).read_text()
 
 
 def script_entry(entry_point: str) -> Entry:

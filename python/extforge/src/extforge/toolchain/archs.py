@@ -22,10 +22,10 @@ def parse_archs(text: str) -> tuple[str, ...]:
 
 def for_cmake(archs: Sequence[str]) -> str:
     """Return the list as CUDAARCHS wants it: a bare number means code and PTX, ``-real`` code alone."""
-    return ";".join(number(arch) + ("" if arch.endswith("+PTX") else "-real") for arch in archs)
+    return ";".join(_number(arch) + ("" if arch.endswith("+PTX") else "-real") for arch in archs)
 
 
-def number(arch: str) -> str:
+def _number(arch: str) -> str:
     return arch.removesuffix("+PTX").replace(".", "")
 
 
@@ -34,7 +34,7 @@ def require_archs(toolchain: Toolchain, archs: Sequence[str]) -> None:
     nvcc = toolchain["nvcc"]
     _, answer = toolchain.system.ask(nvcc.path, "--list-gpu-code")
     known = re.findall(r"\bsm_(\w+)", answer)
-    unknown = [arch for arch in archs if number(arch) not in known]
+    unknown = [arch for arch in archs if _number(arch) not in known]
     if unknown:
         raise ToolchainConflict(
             f"{nvcc.path} (CUDA {nvcc.version}) does not compile for {' '.join(unknown)}; "

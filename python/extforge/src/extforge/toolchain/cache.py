@@ -20,6 +20,7 @@ def cache_directory(system: System) -> Path:
 
 
 def nearest_existing(path: Path) -> Path:
+    """Return ``path`` or the first of its parents that exists."""
     return next(parent for parent in (path, *path.parents) if parent.exists())
 
 

@@ -133,8 +133,8 @@ VERSION_PATTERNS: Mapping[str, str] = {
     "nvdisasm": CUDA_VERSION,
     "cc": r"clang version (\d+\.\d+\.\d+)|\A[^\n]* (\d+\.\d+\.\d+)",
     "cxx": r"clang version (\d+\.\d+\.\d+)|\A[^\n]* (\d+\.\d+\.\d+)",
-    "ninja": r"(\d+\.\d+[.\w]*)",
-    "cmake": r"cmake version (\d+\.\d+[.\w-]*)",
+    "ninja": r"(\d+(?:\.\d+)+)",
+    "cmake": r"cmake version (\d+(?:\.\d+)+)",
 }
 
 # Part -> what provides it: conda package, wheel (of CUDA 13), Debian package. {cuda} is the root's

@@ -25,23 +25,23 @@ def check(toolchain: Toolchain, query: Query) -> tuple[Finding, ...]:
     return tuple(finding for one in CHECKS for finding in one(toolchain, query))
 
 
-def release(version: str | None) -> str | None:
+def _release(version: str | None) -> str | None:
     """Return major.minor."""
     return ".".join(version.split(".")[:2]) if version else None
 
 
-def version_of(toolchain: Toolchain, name: str) -> str | None:
+def _version_of(toolchain: Toolchain, name: str) -> str | None:
     part = toolchain.get(name)
     return part.version if isinstance(part, Found) else None
 
 
-def check_one_version(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_one_version(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     """The parts of one root must be of one release; a link or a half-done update breaks that."""
     if toolchain.root is None or toolchain.root.kind == "triton":
         return
     parts = {name: toolchain.get(name) for name in ("nvcc", "ptxas", "cuda_include")}
     stated = {
-        f"{name} {part.version} ({part.path})": release(part.version)
+        f"{name} {part.version} ({part.path})": _release(part.version)
         for name, part in parts.items()
         if isinstance(part, Found) and part.version and part.via != "argument"
     }
@@ -50,16 +50,16 @@ def check_one_version(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
         yield Finding("cuda-versions-mixed", "refused", text, "install all CUDA packages in one version")
 
 
-def check_torch_cuda(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_torch_cuda(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     """Extensions of a CUDA torch need the same major: the runtime's name and ABI carry it."""
-    toolkit = version_of(toolchain, "nvcc") or version_of(toolchain, "cuda_include")
-    if not toolchain.torch_cuda or not toolkit or release(toolkit) == release(toolchain.torch_cuda):
+    toolkit = _version_of(toolchain, "nvcc") or _version_of(toolchain, "cuda_include")
+    if not toolchain.torch_cuda or not toolkit or _release(toolkit) == _release(toolchain.torch_cuda):
         return
     text = f"torch was built with CUDA {toolchain.torch_cuda}, the toolkit is {toolkit}"
     if toolchain.root is not None:
         text += f" ({toolchain.root.path}, via {toolchain.root.via})"
     same_major = toolkit.split(".")[0] == toolchain.torch_cuda.split(".")[0]
-    fix = f"name a toolkit {release(toolchain.torch_cuda)}: export EXTFORGE_CUDA_ROOT=DIRECTORY"
+    fix = f"name a toolkit {_release(toolchain.torch_cuda)}: export EXTFORGE_CUDA_ROOT=DIRECTORY"
     yield Finding("torch-cuda-differs", "warning" if same_major else "refused", text, fix)
 
 
@@ -69,7 +69,7 @@ COMPILER_BOUNDS = {
 }
 
 
-def check_compiler_bound(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_compiler_bound(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     """The bound is read from the toolkit's own header, the file that would stop the compilation."""
     compiler = toolchain.get("cxx")
     if isinstance(compiler, Missing) or toolchain.path("nvcc") is None or toolchain.root is None:
@@ -95,14 +95,14 @@ def check_compiler_bound(toolchain: Toolchain, query: Query) -> Iterator[Finding
         return
 
 
-def check_compiler_pair(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_compiler_pair(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     first, second = toolchain.get("cc"), toolchain.get("cxx")
     if isinstance(first, Found) and isinstance(second, Found) and first.version != second.version:
         text = f"CC is {first.path} ({first.version}), CXX is {second.path} ({second.version})"
         yield Finding("compilers-differ", "warning", text, "set CC and CXX to one compiler")
 
 
-def check_target(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_target(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     root = toolchain.root
     if query.target is not None and (root is None or root.target != query.target):
         text = f"no toolkit root holds the target {query.target}"
@@ -124,21 +124,21 @@ SEARCH_VARIABLES = {
 }
 
 
-def check_search_variables(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_search_variables(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     """gcc searches these before ``-isystem``, so another toolkit's headers win without a word."""
     for variable, names in SEARCH_VARIABLES.items():
         for directory in query.system.directories(variable):
             held = [name for name in names if (directory / name).exists()]
-            if held and not in_root(toolchain, directory):
+            if held and not _in_root(toolchain, directory):
                 text = f"{variable} holds another CUDA toolkit: {directory} ({', '.join(held)})"
                 yield Finding("foreign-search-path", "warning", text, f"unset {variable}")
 
 
-def in_root(toolchain: Toolchain, path: Path) -> bool:
+def _in_root(toolchain: Toolchain, path: Path) -> bool:
     return toolchain.root is not None and path.resolve().is_relative_to(toolchain.root.path.resolve())
 
 
-def check_variables_agree(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_variables_agree(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     home, path = (query.system.variable(name) for name in ("CUDA_HOME", "CUDA_PATH"))
     if home and path and Path(home).resolve() != Path(path).resolve():
         text = f"CUDA_HOME={home} and CUDA_PATH={path} differ; torch takes the first, others the second"
@@ -154,7 +154,7 @@ TRITON_OVERRIDES = (
 )
 
 
-def check_triton_overrides(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_triton_overrides(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     """Triton falls back in silence when an override is absent; here that is refused."""
     values = {name: query.system.variable(name) for name in TRITON_OVERRIDES}
     for name, value in values.items():
@@ -170,7 +170,7 @@ def check_triton_overrides(toolchain: Toolchain, query: Query) -> Iterator[Findi
         yield Finding("triton-override-half", "warning", text, f"set both to {old or new}")
 
 
-def check_triton_bundle(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_triton_bundle(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     """A toolkit older than Triton's bundle may not know the newest architectures."""
     ours = toolchain.get("ptxas")
     if isinstance(ours, Missing) or ours.via == "bundled" or not ours.version:
@@ -184,7 +184,7 @@ def check_triton_bundle(toolchain: Toolchain, query: Query) -> Iterator[Finding]
             yield Finding("triton-bundle-newer", "note", text, fix)
 
 
-def check_nvcc_flags(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_nvcc_flags(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     flags = query.system.variable("NVCC_PREPEND_FLAGS") or ""
     named = re.search(r"-(?:ccbin|-compiler-bindir)[= ](\S+)", flags)
     cxx = toolchain.path("cxx")
@@ -195,20 +195,24 @@ def check_nvcc_flags(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
         )
 
 
-def check_on_path(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_on_path(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     ninja = toolchain.path("ninja")
     if ninja is not None and not any(query.system.on_path("ninja")):
         text = f"ninja is installed ({ninja}) but not on PATH, the only place where torch looks"
         yield Finding("ninja-off-path", "warning", text, f'export PATH="{ninja.parent}:$PATH"')
 
 
-def check_activation(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
-    if toolchain.prefix_via == "interpreter" and query.system.variable("CONDA_PREFIX") is None:
+def _check_activation(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+    if (
+        toolchain.conda
+        and toolchain.prefix_via == "interpreter"
+        and query.system.variable("CONDA_PREFIX") is None
+    ):
         text = f"the environment {toolchain.prefix} is not activated; its parts are found all the same"
         yield Finding("not-activated", "note", text, f"conda activate {toolchain.prefix}")
 
 
-def check_cache(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_cache(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     directory = cache_directory(query.system)
     existing = nearest_existing(directory)
     kind, options = mount_of(query.system, existing.resolve())
@@ -235,7 +239,7 @@ MISSING_LEVELS = {
 }
 
 
-def check_missing(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
+def _check_missing(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
     cuda = {part.name for part in CUDA_PARTS}
     wanted = toolchain.torch_cuda is not None or toolchain.root is not None
     for name, level in MISSING_LEVELS.items():
@@ -251,18 +255,18 @@ def check_missing(toolchain: Toolchain, query: Query) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    check_one_version,
-    check_torch_cuda,
-    check_compiler_bound,
-    check_target,
-    check_triton_overrides,
-    check_missing,
-    check_compiler_pair,
-    check_search_variables,
-    check_variables_agree,
-    check_nvcc_flags,
-    check_on_path,
-    check_cache,
-    check_triton_bundle,
-    check_activation,
+    _check_one_version,
+    _check_torch_cuda,
+    _check_compiler_bound,
+    _check_target,
+    _check_triton_overrides,
+    _check_missing,
+    _check_compiler_pair,
+    _check_search_variables,
+    _check_variables_agree,
+    _check_nvcc_flags,
+    _check_on_path,
+    _check_cache,
+    _check_triton_bundle,
+    _check_activation,
 )

@@ -22,7 +22,7 @@ QUESTIONS = {
 SCRIPT = "import json; from cuda import pathfinder; print(json.dumps({%s}))"
 
 
-def ask_pathfinder(toolchain: Toolchain) -> dict[str, str | None] | None:
+def _ask_pathfinder(toolchain: Toolchain) -> dict[str, str | None] | None:
     """Return part -> path, or None where the interpreter has no cuda-pathfinder."""
     expressions = ", ".join(f"{name!r}: {expression}" for name, expression in QUESTIONS.items())
     answered, text = toolchain.system.ask(toolchain.interpreter.executable, "-c", SCRIPT % expressions)
@@ -32,7 +32,7 @@ def ask_pathfinder(toolchain: Toolchain) -> dict[str, str | None] | None:
 
 def cross_check(toolchain: Toolchain) -> Iterator[Finding]:
     """Yield a note for every part that programs using cuda-pathfinder will take from elsewhere."""
-    for name, answer in (ask_pathfinder(toolchain) or {}).items():
+    for name, answer in (_ask_pathfinder(toolchain) or {}).items():
         part = toolchain.get(name)
         ours = part.path.resolve() if isinstance(part, Found) else None
         if answer is not None and Path(answer).resolve() != ours:

@@ -22,7 +22,7 @@ def find_runtime_driver(system: System, machine: str) -> tuple[Found | Missing, 
     """Return the driver a process would run with; a stub is never an answer."""
     tried: list[Tried] = []
     usable: list[tuple[Path, str]] = []
-    for directory, via in runtime_places(system, machine):
+    for directory, via in _runtime_places(system, machine):
         path = directory / SONAME
         fault = examine(path, "library", machine)
         if fault is None and is_stub(path):
@@ -31,27 +31,27 @@ def find_runtime_driver(system: System, machine: str) -> tuple[Found | Missing, 
             usable.append((path, via))
         elif fault.reason != "absent":
             tried.append(fault)
-    findings = (*stub_findings(system), *wsl_findings(system, usable))
+    findings = (*_stub_findings(system), *_wsl_findings(system, usable))
     if not usable:
         return Missing(
             "libcuda_runtime", tuple(tried), "install NVIDIA's driver; without a GPU none is needed"
         ), findings
-    path, via = next((offer for offer in usable if on_wsl(system, offer[0])), usable[0])
-    return Found(path, driver_version(path), via, tried=tuple(tried)), findings
+    path, via = next((offer for offer in usable if _on_wsl(system, offer[0])), usable[0])
+    return Found(path, _driver_version(path), via, tried=tuple(tried)), findings
 
 
-def runtime_places(system: System, machine: str) -> Iterator[tuple[Path, str]]:
+def _runtime_places(system: System, machine: str) -> Iterator[tuple[Path, str]]:
     for directory in system.directories("LD_LIBRARY_PATH"):
         yield directory, "env:LD_LIBRARY_PATH"
     for place in DRIVER_PLACES:
         yield system.at(place.format(multiarch=MULTIARCH.format(machine=machine))), "loader"
 
 
-def on_wsl(system: System, path: Path) -> bool:
+def _on_wsl(system: System, path: Path) -> bool:
     return path.is_relative_to(system.at(WSL_DRIVER))
 
 
-def driver_version(path: Path) -> str | None:
+def _driver_version(path: Path) -> str | None:
     """Return the version in the name of the file behind the link, where the driver carries one."""
     version = path.resolve().name.removeprefix("libcuda.so.")
     return version if "." in version and version[0].isdigit() else None
@@ -64,7 +64,7 @@ def link_with_driver(stub: Found | Missing, runtime: Found | Missing) -> Found |
     return Found(runtime.path, runtime.version, "loader", tried=(*stub.tried, *runtime.tried))
 
 
-def stub_findings(system: System) -> Iterator[Finding]:
+def _stub_findings(system: System) -> Iterator[Finding]:
     for directory in system.directories("LD_LIBRARY_PATH"):
         stubs = [
             path for name in ("libcuda.so", SONAME) if (path := directory / name).exists() and is_stub(path)
@@ -74,8 +74,8 @@ def stub_findings(system: System) -> Iterator[Finding]:
             yield Finding("stub-on-loader-path", "warning", text, f"remove {directory} from LD_LIBRARY_PATH")
 
 
-def wsl_findings(system: System, usable: list[tuple[Path, str]]) -> Iterator[Finding]:
-    others = [str(path) for path, _ in usable if not on_wsl(system, path)]
+def _wsl_findings(system: System, usable: list[tuple[Path, str]]) -> Iterator[Finding]:
+    others = [str(path) for path, _ in usable if not _on_wsl(system, path)]
     if others and len(others) < len(usable):
         text = "a Linux driver is installed inside WSL and shadows the one of Windows"
         fix = "remove the distribution's driver package (libnvidia-compute-*, libcuda1)"

@@ -20,15 +20,15 @@ def examine(path: Path, kind: str, machine: str) -> Tried | None:
     ``library`` (a shared library of 64 bits for ``machine``), ``file``, ``directory``.
     """
     try:
-        reason, detail = examine_status(path, kind)
+        reason, detail = _examine_status(path, kind)
         if not reason and kind in ("program", "library"):
-            reason, detail = examine_content(path, kind, machine)
+            reason, detail = _examine_content(path, kind, machine)
     except OSError as error:
         reason, detail = UNREADABLE.get(error.errno or 0, "absent"), error.strerror or ""
     return Tried(str(path), reason, detail) if reason else None
 
 
-def examine_status(path: Path, kind: str) -> tuple[str, str]:
+def _examine_status(path: Path, kind: str) -> tuple[str, str]:
     if path.is_symlink() and not os.path.exists(path):  # noqa: PTH110 - Path.exists hides errors
         return "dangling", str(path.readlink())
     mode = path.stat().st_mode
@@ -50,7 +50,7 @@ def examine_status(path: Path, kind: str) -> tuple[str, str]:
     return "", ""
 
 
-def examine_content(path: Path, kind: str, machine: str) -> tuple[str, str]:
+def _examine_content(path: Path, kind: str, machine: str) -> tuple[str, str]:
     found = read_kind(path)
     if found is None:
         return ("not-elf", "") if kind == "library" else ("", "")

@@ -61,39 +61,39 @@ def hook_environ(prefix: str, environ: Mapping[str, str]) -> dict[str, str]:
     return {"PATH": os.pathsep.join((f"{prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin")), **kept}
 
 
-def install_hook(toolchain: Toolchain, generate_stub: bool = False) -> list[Path]:
+def install_hook(toolchain: Toolchain) -> list[Path]:
     """Write both scripts, and the view they name, into the prefix; return what was written."""
     prefix = toolchain.prefix
     if not toolchain.conda:
         raise BadInputError(f'{prefix} is no conda environment; elsewhere use: eval "$(extforge env)"')
-    view = plan_view(toolchain, generate_stub)
+    view = plan_view(toolchain)
     if view is not None:
         view = build_view(toolchain, replace(view, path=prefix / VIEWS / view.path.name))
     values = {name: shlex.quote(value) for name, value in environment(toolchain, view).items()}
     values |= {name: CACHE_VALUE % f"{place}/{toolchain.fingerprint[:16]}" for name, place in CACHES.items()}
-    texts = {"activate": write_activate(prefix, values), "deactivate": write_deactivate(prefix, values)}
+    texts = {"activate": _write_activate(prefix, values), "deactivate": _write_deactivate(prefix, values)}
     for name, text in texts.items():
-        write_whole(prefix / SCRIPTS[name], text)
-    remove_views(prefix, keep=view.path.name if view else "")
+        _write_whole(prefix / SCRIPTS[name], text)
+    _remove_views(prefix, keep=view.path.name if view else "")
     return [*(prefix / path for path in SCRIPTS.values()), *([view.path] if view else [])]
 
 
-def write_activate(prefix: Path, values: Mapping[str, str]) -> str:
+def _write_activate(prefix: Path, values: Mapping[str, str]) -> str:
     return HEAD + "".join(
-        fill(ACTIVATE, prefix, name).replace("VALUE", value, 1) for name, value in values.items()
+        _fill(ACTIVATE, prefix, name).replace("VALUE", value, 1) for name, value in values.items()
     )
 
 
-def write_deactivate(prefix: Path, values: dict[str, str]) -> str:
-    return HEAD + "".join(fill(DEACTIVATE, prefix, name) for name in reversed(values))
+def _write_deactivate(prefix: Path, values: dict[str, str]) -> str:
+    return HEAD + "".join(_fill(DEACTIVATE, prefix, name) for name in reversed(values))
 
 
-def fill(template: str, prefix: Path, name: str) -> str:
+def _fill(template: str, prefix: Path, name: str) -> str:
     backup = f"EXTFORGE_BACKUP_{hashlib.sha256(str(prefix).encode()).hexdigest()[:8]}_{name}"
     return template.replace("BACKUP", "\0").replace("NAME", name).replace("\0", backup)
 
 
-def write_whole(path: Path, text: str) -> None:
+def _write_whole(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".extforge-", delete=False) as file:
         file.write(text)
@@ -108,11 +108,11 @@ def remove_hook(prefix: Path) -> list[Path]:
         raise NotFoundError(f"{prefix} has no hook of extforge ({prefix / SCRIPTS['activate']})")
     for path in written:
         path.unlink()
-    remove_views(prefix, keep="")
+    _remove_views(prefix, keep="")
     return written
 
 
-def remove_views(prefix: Path, keep: str) -> None:
+def _remove_views(prefix: Path, keep: str) -> None:
     views = prefix / VIEWS
     for view in views.iterdir() if views.is_dir() else ():
         if view.name != keep:
@@ -120,4 +120,5 @@ def remove_views(prefix: Path, keep: str) -> None:
 
 
 def hook_system(system: System, prefix: str) -> System:
+    """Return the system that a hook of ``prefix`` is resolved in."""
     return replace(system, environ=hook_environ(prefix, system.environ))

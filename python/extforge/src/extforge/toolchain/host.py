@@ -18,18 +18,20 @@ from extforge.toolchain.query import Query
 
 
 class Host(NamedTuple):
+    """What the steps of this module share; ``machine`` is the one that libraries are for."""
+
     query: Query
     prefixes: Prefixes
     interpreter: Interpreter
     machine: str
 
 
-class Offer(NamedTuple):
+class _Offer(NamedTuple):
     path: Path
     via: str
 
 
-def pick(host: Host, name: str, offers: Iterator[Offer], kind: str = "program") -> Found | Missing:
+def _pick(host: Host, name: str, offers: Iterator[_Offer], kind: str = "program") -> Found | Missing:
     """Return the first offer that can be used, carrying the reasons of those before it."""
     tried: list[Tried] = []
     machine = host.query.native if kind == "program" else host.machine
@@ -53,12 +55,12 @@ def find_compiler(host: Host, name: str) -> tuple[Found | Missing, tuple[Finding
     words = shlex.split(value) if value else []
     findings: list[Finding] = []
     while words and Path(words[0]).name in COMPILER_LAUNCHERS:
-        findings.append(launcher_finding(variable, words.pop(0)))
+        findings.append(_launcher_finding(variable, words.pop(0)))
     if not words:
-        return pick(host, name, offer_compilers(host, names)), tuple(findings)
+        return _pick(host, name, _offer_compilers(host, names)), tuple(findings)
     if words[1:]:
-        findings.append(arguments_finding(variable, words))
-    found = pick(host, name, offer_named(host, words[0], f"env:{variable}"))
+        findings.append(_arguments_finding(variable, words))
+    found = _pick(host, name, _offer_named(host, words[0], f"env:{variable}"))
     if isinstance(found, Missing):
         seen = "; ".join(map(str, found.tried)) or f"{words[0]} is not on PATH"
         text = f"{variable}={value} does not work: {seen}"
@@ -68,32 +70,32 @@ def find_compiler(host: Host, name: str) -> tuple[Found | Missing, tuple[Finding
     return found, tuple(findings)
 
 
-def offer_named(host: Host, word: str, via: str) -> Iterator[Offer]:
+def _offer_named(host: Host, word: str, via: str) -> Iterator[_Offer]:
     if "/" in word:
-        yield Offer(Path(word), via)
+        yield _Offer(Path(word), via)
         return
     for path in (host.prefixes.tools / "bin" / word, *host.query.system.on_path(word)):
         if path.is_symlink() or path.exists():
-            yield Offer(path, via)
+            yield _Offer(path, via)
 
 
-def offer_compilers(host: Host, names: tuple[str, ...]) -> Iterator[Offer]:
+def _offer_compilers(host: Host, names: tuple[str, ...]) -> Iterator[_Offer]:
     if host.prefixes.conda:
         for name in names:
             path = host.prefixes.tools / "bin" / f"{host.machine}-conda-linux-gnu-{name}"
             if path.is_symlink() or path.exists():
-                yield Offer(path, "conda")
+                yield _Offer(path, "conda")
     for path in host.query.system.on_path(*names):
         if path.resolve().name not in COMPILER_LAUNCHERS:
-            yield Offer(path, "path")
+            yield _Offer(path, "path")
 
 
-def launcher_finding(variable: str, launcher: str) -> Finding:
+def _launcher_finding(variable: str, launcher: str) -> Finding:
     text = f"{variable} begins with {launcher}; Triton and nvcc take one word, so the compiler alone is used"
     return Finding("compiler-launcher", "note", text, f"for CMake set CMAKE_C_COMPILER_LAUNCHER={launcher}")
 
 
-def arguments_finding(variable: str, words: list[str]) -> Finding:
+def _arguments_finding(variable: str, words: list[str]) -> Finding:
     text = f"{variable} holds arguments ({shlex.join(words[1:])}); torch and Triton would lose them"
     return Finding("compiler-arguments", "warning", text, f"move them to {variable.replace('CC', 'C')}FLAGS")
 
@@ -101,26 +103,26 @@ def arguments_finding(variable: str, words: list[str]) -> Finding:
 def find_build_tool(host: Host, name: str) -> Found | Missing:
     """Return ninja or cmake: the prefix's, the interpreter's neighbour, then PATH."""
 
-    def offers() -> Iterator[Offer]:
+    def offers() -> Iterator[_Offer]:
         own = {
             host.prefixes.tools / "bin" / name: "conda",
             Path(host.interpreter.executable).parent / name: "wheel",
         }
         for path, via in own.items():
             if path.is_symlink() or path.exists():
-                yield Offer(path, via if host.prefixes.conda or via == "wheel" else "default")
+                yield _Offer(path, via if host.prefixes.conda or via == "wheel" else "default")
         for path in host.query.system.on_path(name):
-            yield Offer(path, "path")
+            yield _Offer(path, "path")
 
-    return pick(host, name, offers())
+    return _pick(host, name, offers())
 
 
 def find_python_include(host: Host) -> Found | Missing:
     """Return the directory that really holds Python.h; the interpreter's word is only a candidate."""
-    found = pick(
+    found = _pick(
         host,
         "python_include",
-        (Offer(Path(d) / "Python.h", "interpreter") for d in host.interpreter.includes),
+        (_Offer(Path(d) / "Python.h", "interpreter") for d in host.interpreter.includes),
         "file",
     )
     return found if isinstance(found, Missing) else Found(
@@ -133,7 +135,7 @@ def find_libpython(host: Host) -> Found | Missing:
     name = host.interpreter.library_name
     directories = host.interpreter.library_directories if name else ()
     kind = "library" if ".so" in name else "file"
-    found = pick(host, "libpython", (Offer(Path(d) / name, "interpreter") for d in directories), kind)
+    found = _pick(host, "libpython", (_Offer(Path(d) / name, "interpreter") for d in directories), kind)
     return found if isinstance(found, Missing) else Found(
         found.path, host.interpreter.version, found.via, tried=found.tried
     )  # fmt: skip

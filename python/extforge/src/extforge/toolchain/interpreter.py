@@ -42,17 +42,17 @@ def current() -> Interpreter:
         prefix=sys.prefix,
         base_prefix=sys.base_prefix,
         version=".".join(map(str, sys.version_info[:3])),
-        includes=unique(includes),
-        library_directories=unique(libraries),
+        includes=_unique(includes),
+        library_directories=_unique(libraries),
         library_name=variables.get("LDLIBRARY") or "",
         embed_libraries=f"{variables.get('LIBS') or ''} {variables.get('SYSLIBS') or ''}".strip(),
         extension_suffix=variables.get("EXT_SUFFIX") or ".so",
         multiarch=variables.get("MULTIARCH") or "",
-        site_packages=unique(site),
+        site_packages=_unique(site),
     )
 
 
-def unique(values: Iterable[str | None]) -> tuple[str, ...]:
+def _unique(values: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in values if value))
 
 

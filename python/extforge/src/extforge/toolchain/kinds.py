@@ -54,24 +54,24 @@ def open_root(layouts: Layouts, value: str, via: str) -> Root | Tried:
     fault = examine(Path(value), kind, layouts.query.native)
     if fault is not None:
         return fault
-    named = ask_nvcc(layouts, Path(value)) if via == "nvcc" else value
+    named = _ask_nvcc(layouts, Path(value)) if via == "nvcc" else value
     if named is None:
         return Tried(value, "mute", "--dryrun names no toolkit")
     try:
-        return open_directory(layouts, Path(named), via)
+        return _open_directory(layouts, Path(named), via)
     except PermissionError as error:
         return Tried(value, "unreadable", str(error.filename))
 
 
-def open_directory(layouts: Layouts, path: Path, via: str, ask: bool = True) -> Root | Tried:
+def _open_directory(layouts: Layouts, path: Path, via: str, ask: bool = True) -> Root | Tried:
     kind, base = recognise(path)
-    target = choose_target(layouts, kind, base)
+    target = _choose_target(layouts, kind, base)
     if isinstance(target, Tried):
         return target
-    root = Root(kind, base, via, target, list_places(layouts, kind, base, target or ""))
-    foreign = ask_foreign_nvcc(layouts, root) if ask else None
+    root = Root(kind, base, via, target, _list_places(layouts, kind, base, target or ""))
+    foreign = _ask_foreign_nvcc(layouts, root) if ask else None
     if foreign is not None:
-        return open_directory(layouts, foreign, via, ask=False)
+        return _open_directory(layouts, foreign, via, ask=False)
     held = [locate(layouts, root, name) for name in EVIDENCE]
     if not any(found for found, _ in held):
         faults = [fault for _, faults in held for fault in faults if fault.reason != "absent"]
@@ -88,58 +88,58 @@ def recognise(path: Path) -> tuple[str, Path]:
     return "ctk", path
 
 
-def as_view(path: Path) -> Path | None:
+def _as_view(path: Path) -> Path | None:
     """A view of ours stands for the root that it shows."""
     marker = path / VIEW_MARKER
     return Path(json.loads(marker.read_text())["root"]) if marker.is_file() else None
 
 
-def as_conda(path: Path) -> Path | None:
+def _as_conda(path: Path) -> Path | None:
     above = path.parent.parent if path.parent.name == "targets" else path
     return above if (above / "conda-meta").is_dir() else None
 
 
-def as_wheel(path: Path) -> Path | None:
+def _as_wheel(path: Path) -> Path | None:
     return path if path.parent.name == "nvidia" and re.fullmatch(r"cu\d+", path.name) else None
 
 
-def as_wheels(path: Path) -> Path | None:
+def _as_wheels(path: Path) -> Path | None:
     above = path.parent if path.parent.name == "nvidia" else path
     return above if above.name == "nvidia" and any((above / c).is_dir() for c in WHEEL_COMPONENTS) else None
 
 
-def as_triton(path: Path) -> Path | None:
+def _as_triton(path: Path) -> Path | None:
     return path if path.parts[-3:] == ("triton", "backends", "nvidia") else None
 
 
-def as_split(path: Path) -> Path | None:
+def _as_split(path: Path) -> Path | None:
     above = path.parent.parent if path.parts[-2:] == ("lib", "nvidia-cuda-toolkit") else path
     return above if (above / "lib/nvidia-cuda-toolkit").is_dir() else None
 
 
-def as_nvhpc(path: Path) -> Path | None:
+def _as_nvhpc(path: Path) -> Path | None:
     beside = (path.parent / "math_libs", path.parent.parent / "math_libs" / path.name)
     return path if any(directory.is_dir() for directory in beside) else None
 
 
 RECOGNISERS: tuple[tuple[str, Callable[[Path], Path | None]], ...] = (
-    ("view", as_view),
-    ("conda", as_conda),
-    ("triton", as_triton),
-    ("wheel", as_wheel),
-    ("wheels", as_wheels),
-    ("split", as_split),
-    ("nvhpc", as_nvhpc),
+    ("view", _as_view),
+    ("conda", _as_conda),
+    ("triton", _as_triton),
+    ("wheel", _as_wheel),
+    ("wheels", _as_wheels),
+    ("split", _as_split),
+    ("nvhpc", _as_nvhpc),
 )
 
 
-def list_places(layouts: Layouts, kind: str, base: Path, target: str) -> Mapping[str, tuple[Path, ...]]:
+def _list_places(layouts: Layouts, kind: str, base: Path, target: str) -> Mapping[str, tuple[Path, ...]]:
     """Return role -> existing directories. In a package build the tools' prefix serves as the second half."""
     words = {"target": target, "leaf": base.name, "multiarch": MULTIARCH.format(machine=layouts.machine)}
     places: dict[str, tuple[Path, ...]] = {}
     for role, patterns in LAYOUTS[kind].items():
-        bases = split_bases(layouts, base, role) if kind == "conda" else (base,)
-        found = [p for b in bases for pattern in patterns for p in expand(b, pattern.format(**words))]
+        bases = _split_bases(layouts, base, role) if kind == "conda" else (base,)
+        found = [p for b in bases for pattern in patterns for p in _expand(b, pattern.format(**words))]
         distinct: dict[Path, Path] = {}
         for place in filter(Path.is_dir, found):
             distinct.setdefault(place.resolve(), place)
@@ -147,7 +147,7 @@ def list_places(layouts: Layouts, kind: str, base: Path, target: str) -> Mapping
     return places
 
 
-def split_bases(layouts: Layouts, base: Path, role: str) -> tuple[Path, ...]:
+def _split_bases(layouts: Layouts, base: Path, role: str) -> tuple[Path, ...]:
     """Return where a role is looked for: in a package build the compiler's headers lie with the tools."""
     prefixes = layouts.prefixes
     if prefixes.tools == prefixes.prefix or base != prefixes.prefix:
@@ -157,13 +157,13 @@ def split_bases(layouts: Layouts, base: Path, role: str) -> tuple[Path, ...]:
     )
 
 
-def expand(base: Path, pattern: str) -> list[Path]:
+def _expand(base: Path, pattern: str) -> list[Path]:
     if "*" in pattern:
         return sorted(base.glob(pattern))
     return [base / pattern]
 
 
-def choose_target(layouts: Layouts, kind: str, base: Path) -> str | Tried | None:
+def _choose_target(layouts: Layouts, kind: str, base: Path) -> str | Tried | None:
     """Return the target directory by content; two that fit need a record or the caller to decide."""
     names = TARGETS.get(layouts.machine, ())
     wanted = layouts.query.target
@@ -171,7 +171,7 @@ def choose_target(layouts: Layouts, kind: str, base: Path) -> str | Tried | None
     if wanted is not None and kind in ("conda", "ctk"):
         return wanted if (base / "targets" / wanted).is_dir() else Tried(f"{base}/targets/{wanted}", "absent")
     if len(present) > 1:
-        present = [name for name in present if name.startswith(platform_of(layouts, base))]
+        present = [name for name in present if name.startswith(_platform_of(layouts, base))]
         if len(present) != 1:
             detail = "holds targets " + " and ".join(names) + "; choose one with --target"
             return Tried(str(base), "ambiguous", detail)
@@ -179,10 +179,11 @@ def choose_target(layouts: Layouts, kind: str, base: Path) -> str | Tried | None
 
 
 def holds_headers(directory: Path) -> bool:
+    """Tell whether a target directory holds CUDA headers."""
     return any((directory / "include" / name).is_file() for name in ("cuda_runtime.h", "cuda.h"))
 
 
-def platform_of(layouts: Layouts, base: Path) -> str:
+def _platform_of(layouts: Layouts, base: Path) -> str:
     """Return the target name's beginning for this arm platform: a conda record, else Tegra's own file."""
     for record in base.glob("conda-meta/arm-variant-*.json"):
         return "aarch64" if "tegra" in record.name else "sbsa"
@@ -192,7 +193,7 @@ def platform_of(layouts: Layouts, base: Path) -> str:
 def locate(layouts: Layouts, root: Root, name: str) -> tuple[Path | None, tuple[Tried, ...]]:
     """Return the part of ``root`` called ``name``, and the candidates that did not do."""
     part = PARTS[name]
-    candidates = [path for place in root.places.get(part.role, ()) for path in list_candidates(place, part)]
+    candidates = [path for place in root.places.get(part.role, ()) for path in _list_candidates(place, part)]
     kind = "file" if part.kind == "directory" else part.kind
     found, tried = first_usable(
         candidates, kind, layouts.query.native if kind == "program" else layouts.machine
@@ -205,22 +206,22 @@ def locate(layouts: Layouts, root: Root, name: str) -> tuple[Path | None, tuple[
 PARTS = {part.name: part for part in CUDA_PARTS}
 
 
-def list_candidates(place: Path, part: Part) -> list[Path]:
-    return [path for name in part.names for path in sorted(expand(place, name), reverse=True)]
+def _list_candidates(place: Path, part: Part) -> list[Path]:
+    return [path for name in part.names for path in sorted(_expand(place, name), reverse=True)]
 
 
-def ask_foreign_nvcc(layouts: Layouts, root: Root) -> Path | None:
+def _ask_foreign_nvcc(layouts: Layouts, root: Root) -> Path | None:
     """Return another toolkit when the root's nvcc is a script or link that belongs to one."""
     nvcc, _ = locate(layouts, root, "nvcc")
     if nvcc is None or (read_kind(nvcc) is not None and nvcc.resolve().parent == nvcc.parent.resolve()):
         return None
-    named = ask_nvcc(layouts, nvcc)
+    named = _ask_nvcc(layouts, nvcc)
     other = recognise(Path(named))[1] if named else root.path
     own = {path.resolve() for path in (root.path, layouts.prefixes.prefix, layouts.prefixes.tools)}
     return other if other.is_dir() and other.resolve() not in own else None
 
 
-def ask_nvcc(layouts: Layouts, nvcc: Path) -> str | None:
+def _ask_nvcc(layouts: Layouts, nvcc: Path) -> str | None:
     """Return the toolkit directory that ``nvcc --dryrun`` names; it never compiles anything."""
     lent: list[str | Path] = ["-ccbin", layouts.compiler] if layouts.compiler else []
     _, answer = layouts.query.system.ask(nvcc, "--dryrun", "-E", "-x", "cu", "/dev/null", *lent)

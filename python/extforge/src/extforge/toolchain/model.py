@@ -52,12 +52,15 @@ class Tried:
     detail: str = ""
 
     def __str__(self) -> str:
+        """Return the candidate and what is wrong with it, as one sentence."""
         sentence = f"{self.path or '(empty)'}: {REASONS[self.reason]}"
         return f"{sentence} ({self.detail})" if self.detail else sentence
 
 
 @dataclass(frozen=True)
 class Found:
+    """A part, the step that gave it (``via``) and the root it was taken from."""
+
     path: Path
     version: str | None
     via: str
@@ -67,11 +70,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Missing:
+    """A part that was not found, and the command that provides it, if one is known."""
+
     name: str
     tried: tuple[Tried, ...] = ()
     hint: str = ""
 
     def __str__(self) -> str:
+        """Return the name, every candidate with its fault, and the remedy."""
         seen = "; ".join(str(tried) for tried in self.tried) or "no candidate"
         return f"{self.name} is missing ({seen})" + (f"; try: {self.hint}" if self.hint else "")
 
@@ -109,6 +115,7 @@ class Flags:
     libs: tuple[str, ...] = ()
 
     def __add__(self, other: Flags) -> Flags:
+        """Return the flags of both, each once."""
         mine, theirs = vars(self), vars(other)
         return Flags(**{key: tuple(dict.fromkeys(mine[key] + theirs[key])) for key in mine})
 
@@ -150,7 +157,7 @@ class Toolchain:
         """Return the toolchain itself; raises :class:`ToolchainConflict` when it is contradictory."""
         refused = [finding for finding in self.findings if finding.level == "refused"]
         if refused:
-            raise ToolchainConflict("\n".join(describe_refusals(refused)))
+            raise ToolchainConflict("\n".join(_describe_refusals(refused)))
         return self
 
     @property
@@ -190,7 +197,7 @@ class Toolchain:
         return document(self, why=why)
 
 
-def describe_refusals(refused: Iterable[Finding]) -> list[str]:
+def _describe_refusals(refused: Iterable[Finding]) -> list[str]:
     """Return one line a refusal and one line a remedy."""
     lines: list[str] = []
     for finding in refused:

@@ -19,6 +19,7 @@ from extforge.toolchain.view import View, build_view, plan_view
 
 
 def add_query_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that say what to resolve."""
     group = parser.add_argument_group("what to resolve")
     group.add_argument("--prefix", help="environment (default: the running interpreter's)")
     group.add_argument("--cuda", metavar="DIRECTORY", help="CUDA toolkit root")
@@ -34,21 +35,18 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
         help="name one part; parts: " + " ".join(PART_NAMES),
     )
     group.add_argument(
-        "--allow-unsupported-compiler", action="store_true", help="accept a gcc that nvcc does not know"
-    )
-
-
-def add_view_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
         "--generate-stub",
         action="store_true",
         help="compile a driver stub from cuda.h where the toolkit ships none",
+    )
+    group.add_argument(
+        "--allow-unsupported-compiler", action="store_true", help="accept a gcc that nvcc does not know"
     )
 
 
 def query_from(arguments: argparse.Namespace, environ: Mapping[str, str] | None = None) -> Query:
     """Return the query that the arguments describe, in the environment of this process."""
-    overrides = dict(parse_override(text) for text in arguments.set)
+    overrides = dict(_parse_override(text) for text in arguments.set)
     return Query(
         System(os.environ if environ is None else environ),
         interpreter.current(),
@@ -59,10 +57,11 @@ def query_from(arguments: argparse.Namespace, environ: Mapping[str, str] | None 
         arguments.prefer,
         overrides,
         arguments.allow_unsupported_compiler,
+        arguments.generate_stub,
     )
 
 
-def parse_override(text: str) -> tuple[str, str]:
+def _parse_override(text: str) -> tuple[str, str]:
     name, separator, path = text.partition("=")
     if not separator or not path:
         raise BadInputError(f"--set {text}: write it as PART=PATH")
@@ -83,9 +82,9 @@ def resolve_from(arguments: argparse.Namespace) -> Toolchain:
     return toolchain
 
 
-def build_planned_view(toolchain: Toolchain, generate: bool) -> View | None:
+def build_planned_view(toolchain: Toolchain) -> View | None:
     """Build the view if there is a toolkit to show; a new one is told on stderr."""
-    view = plan_view(toolchain, generate)
+    view = plan_view(toolchain)
     if view is None:
         return None
     new = not Path(view.path).exists()

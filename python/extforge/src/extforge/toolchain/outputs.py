@@ -26,11 +26,11 @@ def environment(toolchain: Toolchain, view: View | None, archs: tuple[str, ...] 
     """
     variables = {name: str(path) for name, part in PART_VARIABLES if (path := toolchain.path(part))}
     if view is not None:
-        variables |= {name: str(path) for name, path in view_variables(toolchain, view)}
+        variables |= {name: str(path) for name, path in _view_variables(toolchain, view)}
     if isinstance(bundled := toolchain.get("ptxas"), Found) and bundled.via == "bundled":
         variables = {name: value for name, value in variables.items() if not name.startswith("TRITON_")}
-    variables |= cache_variables(toolchain)
-    variables["CMAKE_PREFIX_PATH"] = os.pathsep.join(cmake_prefix_path(toolchain))
+    variables |= _cache_variables(toolchain)
+    variables["CMAKE_PREFIX_PATH"] = os.pathsep.join(_cmake_prefix_path(toolchain))
     if archs:
         variables["CUDAARCHS"] = for_cmake(archs)
         variables["TORCH_CUDA_ARCH_LIST"] = ";".join(archs)
@@ -51,7 +51,7 @@ PART_VARIABLES = (
 )
 
 
-def view_variables(toolchain: Toolchain, view: View) -> Iterator[tuple[str, Path]]:
+def _view_variables(toolchain: Toolchain, view: View) -> Iterator[tuple[str, Path]]:
     for name in ("CUDA_HOME", "CUDA_PATH", "CUDAToolkit_ROOT"):
         yield name, view.path
     if toolchain.path("nvcc"):
@@ -60,7 +60,7 @@ def view_variables(toolchain: Toolchain, view: View) -> Iterator[tuple[str, Path
         yield "TRITON_LIBCUDA_PATH", view.stubs
 
 
-def cache_variables(toolchain: Toolchain) -> dict[str, str]:
+def _cache_variables(toolchain: Toolchain) -> dict[str, str]:
     """Return caches that carry the toolchain's fingerprint, since Triton's own key leaves the compiler out.
 
     A place that the user chose is left alone.
@@ -75,7 +75,7 @@ def cache_variables(toolchain: Toolchain) -> dict[str, str]:
     }
 
 
-def cmake_prefix_path(toolchain: Toolchain) -> list[str]:
+def _cmake_prefix_path(toolchain: Toolchain) -> list[str]:
     """Return torch's CMake directory, the prefix, then what the user had."""
     torch = toolchain.path("torch")
     own = [str(torch / "share/cmake")] if torch and (torch / "share/cmake").is_dir() else []
@@ -87,7 +87,7 @@ def cmake_variables(toolchain: Toolchain, view: View | None, archs: tuple[str, .
     """Return the initial cache for ``cmake -C``."""
     variables = {name: str(path) for name, part in CMAKE_PARTS if (path := toolchain.path(part))}
     variables["Python_EXECUTABLE"] = variables["Python3_EXECUTABLE"] = toolchain.interpreter.executable
-    variables["CMAKE_PREFIX_PATH"] = ";".join(cmake_prefix_path(toolchain))
+    variables["CMAKE_PREFIX_PATH"] = ";".join(_cmake_prefix_path(toolchain))
     torch = toolchain.path("torch")
     for directory in torch_cmake_directories(torch, toolchain.prefix)[:1] if torch else ():
         variables["Torch_DIR"] = str(directory)
@@ -129,7 +129,7 @@ def document(toolchain: Toolchain, why: bool = True) -> dict[str, Any]:
 
     Keys may be added within a schema number, meanings never change.
     """
-    parts = {name: part_document(toolchain.get(name), why) for name in PART_NAMES}
+    parts = {name: _part_document(toolchain.get(name), why) for name in PART_NAMES}
     link, runtime = parts.pop("libcuda"), parts.pop("libcuda_runtime")
     root, view = toolchain.root, plan_view(toolchain)
     root_document: dict[str, Any] | None = None
@@ -142,30 +142,30 @@ def document(toolchain: Toolchain, why: bool = True) -> dict[str, Any]:
         "machine": toolchain.machine,
         "target": toolchain.target,
         "root": root_document,
-        **({"overruled": list(map(tried_document, toolchain.root_tried))} if why else {}),
+        **({"overruled": list(map(_tried_document, toolchain.root_tried))} if why else {}),
         "tools": parts,
         "torch_cuda": toolchain.torch_cuda,
         "driver": {"link": link, "runtime": runtime},
-        "flags": {module: flags for module in MODULES if (flags := flags_document(toolchain, module))},
+        "flags": {module: flags for module in MODULES if (flags := _flags_document(toolchain, module))},
         "environ": environment(toolchain, view),
         "findings": [vars(finding) | {"evidence": list(finding.evidence)} for finding in toolchain.findings],
         "fingerprint": toolchain.fingerprint,
     }
 
 
-def part_document(part: Found | Missing, why: bool) -> dict[str, Any]:
-    tried = {"tried": list(map(tried_document, part.tried))} if why else {}
+def _part_document(part: Found | Missing, why: bool) -> dict[str, Any]:
+    tried = {"tried": list(map(_tried_document, part.tried))} if why else {}
     if isinstance(part, Missing):
         return {"path": None, "hint": part.hint, **tried}
     root = str(part.root) if part.root else None
     return {"path": str(part.path), "version": part.version, "via": part.via, "root": root, **tried}
 
 
-def tried_document(tried: Tried) -> dict[str, str]:
+def _tried_document(tried: Tried) -> dict[str, str]:
     return {"path": tried.path, "reason": tried.reason, "detail": tried.detail}
 
 
-def flags_document(toolchain: Toolchain, module: str) -> dict[str, list[str]] | None:
+def _flags_document(toolchain: Toolchain, module: str) -> dict[str, list[str]] | None:
     """Return the flags of a module, or None when a part of it is missing."""
     try:
         flags = toolchain.flags(module)

@@ -24,19 +24,19 @@ class Prefixes(NamedTuple):
 
 def choose_prefixes(query: Query) -> Prefixes:
     """Return the prefix: argument, package build, the interpreter's own, then ``CONDA_PREFIX``."""
-    for step in (from_argument, from_package_build, from_interpreter, from_activation):
+    for step in (_from_argument, _from_package_build, _from_interpreter, _from_activation):
         chosen = step(query)
         if chosen is not None:
             return chosen
     prefix = Path(query.running.prefix)
-    return Prefixes(prefix, prefix, "default", False)
+    return Prefixes(prefix, prefix, "interpreter", False)
 
 
-def is_conda(prefix: Path) -> bool:
+def _is_conda(prefix: Path) -> bool:
     return (prefix / "conda-meta").is_dir()
 
 
-def from_argument(query: Query) -> Prefixes | None:
+def _from_argument(query: Query) -> Prefixes | None:
     if query.prefix is None:
         return None
     prefix = Path(query.prefix)
@@ -44,13 +44,13 @@ def from_argument(query: Query) -> Prefixes | None:
     if not prefix.is_absolute() or not prefix.is_dir():
         text = f"the prefix {query.prefix!r} is no absolute path of a directory"
         findings = (Finding("prefix-unusable", "refused", text, "name an existing environment"),)
-    return Prefixes(prefix, prefix, "argument", is_conda(prefix), findings)
+    return Prefixes(prefix, prefix, "argument", _is_conda(prefix), findings)
 
 
-def from_package_build(query: Query) -> Prefixes | None:
+def _from_package_build(query: Query) -> Prefixes | None:
     """Under conda-build and rattler-build: tools from BUILD_PREFIX, headers and libraries from PREFIX."""
-    if query.system.variable("CONDA_BUILD") != "1":
-        return None
+    if query.system.variable("CONDA_BUILD") != "1" or query.system.variable("BUILD_PREFIX") is None:
+        return None  # the test of a built package has CONDA_BUILD, too, but one environment only
     values = [query.system.variable(name) for name in ("PREFIX", "BUILD_PREFIX")]
     findings = tuple(
         Finding(
@@ -63,24 +63,24 @@ def from_package_build(query: Query) -> Prefixes | None:
     return Prefixes(prefix, tools, "env:PREFIX", True, findings)
 
 
-def from_interpreter(query: Query) -> Prefixes | None:
+def _from_interpreter(query: Query) -> Prefixes | None:
     """A venv counts for itself, on a conda Python for the environment that holds its compilers."""
     for prefix in dict.fromkeys((query.running.prefix, query.running.base_prefix)):
-        if is_conda(Path(prefix)):
+        if _is_conda(Path(prefix)):
             return Prefixes(
-                Path(prefix), Path(prefix), "interpreter", True, activation_findings(query, prefix)
+                Path(prefix), Path(prefix), "interpreter", True, _activation_findings(query, prefix)
             )
     return None
 
 
-def from_activation(query: Query) -> Prefixes | None:
+def _from_activation(query: Query) -> Prefixes | None:
     prefix = query.system.variable("CONDA_PREFIX")
-    if prefix is None or query.running.prefix != query.running.base_prefix or not is_conda(Path(prefix)):
+    if prefix is None or query.running.prefix != query.running.base_prefix or not _is_conda(Path(prefix)):
         return None
     return Prefixes(Path(prefix), Path(prefix), "env:CONDA_PREFIX", True)
 
 
-def activation_findings(query: Query, prefix: str) -> tuple[Finding, ...]:
+def _activation_findings(query: Query, prefix: str) -> tuple[Finding, ...]:
     active = query.system.variable("CONDA_PREFIX")
     if active is None or Path(active).resolve() == Path(prefix).resolve():
         return ()

@@ -54,6 +54,7 @@ class Bench(NamedTuple):
     directory: Path
 
     def write(self, name: str, text: str) -> Path:
+        """Write a source file and return its path."""
         path = self.directory / name
         path.write_text(text)
         return path
@@ -70,7 +71,7 @@ class Bench(NamedTuple):
         return done.stdout.strip()
 
 
-class Probe(NamedTuple):
+class _Probe(NamedTuple):
     name: str
     needs: tuple[str, ...]
     function: Callable[[Bench], str]
@@ -84,14 +85,14 @@ class Outcome(NamedTuple):
     text: str
 
 
-def probe_cxx(bench: Bench) -> str:
+def _probe_cxx(bench: Bench) -> str:
     source, library = bench.write("probe.cpp", CXX_SOURCE), bench.directory / "probe.so"
     bench.run(bench.toolchain["cxx"].path, "-shared", "-fPIC", source, "-o", library)
     bench.run(bench.toolchain.interpreter.executable, "-c", LOAD, library)
     return "a C++ library compiles, links and loads"
 
 
-def probe_python(bench: Bench) -> str:
+def _probe_python(bench: Bench) -> str:
     toolchain, source = bench.toolchain, bench.write("probe.c", PYTHON_SOURCE)
     module = bench.directory / f"probe{toolchain.interpreter.extension_suffix}"
     bench.run(
@@ -101,7 +102,7 @@ def probe_python(bench: Bench) -> str:
     return "a Python module compiles, links and imports"
 
 
-def probe_cuda(bench: Bench) -> str:
+def _probe_cuda(bench: Bench) -> str:
     """The view's nvcc, since that is the one that every tool is pointed at."""
     toolchain, source = bench.toolchain, bench.write("probe.cu", CUDA_SOURCE)
     view = plan_view(toolchain)
@@ -115,7 +116,7 @@ def probe_cuda(bench: Bench) -> str:
     return f"a CUDA library compiles, links and loads ({seen})"
 
 
-def probe_driver_link(bench: Bench) -> str:
+def _probe_driver_link(bench: Bench) -> str:
     toolchain, source = bench.toolchain, bench.write("probe.c", DRIVER_SOURCE)
     view, library, flags = plan_view(toolchain), bench.directory / "probe.so", toolchain.flags("cuda")
     if view is not None:
@@ -140,7 +141,7 @@ def read_dynamic(library: Path) -> tuple[list[str], list[str]]:
     return needed, [tag.entry.d_tag for tag in tags if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH")]
 
 
-def probe_driver_load(bench: Bench) -> str:
+def _probe_driver_load(bench: Bench) -> str:
     loaded = bench.run(bench.toolchain.interpreter.executable, "-c", MAP_DRIVER)
     expected = bench.toolchain["libcuda_runtime"].path
     if Path(loaded).resolve() != expected.resolve():
@@ -148,7 +149,7 @@ def probe_driver_load(bench: Bench) -> str:
     return f"the loader maps {loaded}"
 
 
-def probe_cache(bench: Bench) -> str:
+def _probe_cache(bench: Bench) -> str:
     """A script in the cache must run: a noexec mount stops every compiled module."""
     place = nearest_existing(cache_directory(bench.toolchain.system))
     with tempfile.NamedTemporaryFile("w", dir=place, prefix=".extforge-", suffix=".sh", delete=False) as file:
@@ -165,12 +166,12 @@ def probe_cache(bench: Bench) -> str:
 
 
 PROBES = (
-    Probe("c++", ("cxx",), probe_cxx),
-    Probe("python", ("cc", "python_include"), probe_python),
-    Probe("cuda", ("cxx", "nvcc", "cudart", "cuda_include"), probe_cuda),
-    Probe("driver-link", ("cc", "cuda_include", "libcuda"), probe_driver_link),
-    Probe("driver-load", ("libcuda_runtime",), probe_driver_load),
-    Probe("cache", (), probe_cache),
+    _Probe("c++", ("cxx",), _probe_cxx),
+    _Probe("python", ("cc", "python_include"), _probe_python),
+    _Probe("cuda", ("cxx", "nvcc", "cudart", "cuda_include"), _probe_cuda),
+    _Probe("driver-link", ("cc", "cuda_include", "libcuda"), _probe_driver_link),
+    _Probe("driver-load", ("libcuda_runtime",), _probe_driver_load),
+    _Probe("cache", (), _probe_cache),
 )
 
 
@@ -189,6 +190,7 @@ def run_probes(toolchain: Toolchain) -> Iterator[Outcome]:
 
 
 def probe_findings(outcomes: list[Outcome]) -> list[Finding]:
+    """Return an error for every probe that failed."""
     return [
         Finding(
             f"probe-{outcome.name}",

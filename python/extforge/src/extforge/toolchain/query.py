@@ -25,6 +25,7 @@ class Query:
     prefer: str = "prefix"
     overrides: Mapping[str, str] = field(default_factory=dict)
     allow_unsupported_compiler: bool = False
+    generate_stub: bool = False
 
 
 def interpreter_of(query: Query, prefix: Path) -> Interpreter:

@@ -30,6 +30,7 @@ from extforge.toolchain.prefixes import choose_prefixes
 from extforge.toolchain.query import Query, interpreter_of, machine_of
 from extforge.toolchain.roots import Search, choose_root
 from extforge.toolchain.system import System
+from extforge.toolchain.view import plan_view
 
 Parts = dict[str, Found | Missing]
 
@@ -43,14 +44,16 @@ def resolve(
     env: Mapping[str, str] | None = None,
     *,
     allow_unsupported_compiler: bool = False,
+    generate_stub: bool = False,
     sysroot: Path = Path("/"),
 ) -> Toolchain:
     """Return the toolchain of ``prefix`` (default: of the running interpreter).
 
     ``cuda`` names the toolkit root, ``overrides`` single parts (name -> path), ``prefer`` is
-    ``prefix`` or ``env``; ``env`` stands for ``os.environ`` and ``sysroot`` for ``/``. A missing part
-    never raises. Raises :class:`ToolchainConflict` when the parts contradict each other or something
-    named explicitly does not work, :class:`BadInputError` for an unknown name.
+    ``prefix`` or ``env``; ``env`` stands for ``os.environ`` and ``sysroot`` for ``/``.
+    ``generate_stub`` makes up for a missing driver stub with one that the view will hold. A missing
+    part never raises. Raises :class:`ToolchainConflict` when the parts contradict each other or
+    something named explicitly does not work, :class:`BadInputError` for an unknown name.
     """
     query = Query(
         System(os.environ if env is None else env, sysroot),
@@ -62,6 +65,7 @@ def resolve(
         prefer,
         overrides or {},
         allow_unsupported_compiler,
+        generate_stub,
     )
     return survey(query).refuse()
 
@@ -74,19 +78,19 @@ def survey(query: Query) -> Toolchain:
     validate(query)
     prefixes = choose_prefixes(query)
     python = interpreter_of(query, prefixes.prefix)
-    this_host = host.Host(query, prefixes, python, choose_machine(query, python))
+    this_host = host.Host(query, prefixes, python, _choose_machine(query, python))
     with ThreadPoolExecutor(max_workers=8) as pool:
         cc, cxx = pool.map(partial(host.find_compiler, this_host), ("cc", "cxx"))
         host_parts = [pool.submit(find, this_host) for find in HOST_STEPS]
         torch, torch_cuda = host.find_torch(python)
-        layouts = Layouts(query, prefixes, python, this_host.machine, path_of(cxx[0]), torch_cuda)
+        layouts = Layouts(query, prefixes, python, this_host.machine, _path_of(cxx[0]), torch_cuda)
         choice = choose_root(Search(query, prefixes, layouts))
-        cuda_parts = list(pool.map(partial(find_cuda_part, layouts, choice.root), CUDA_PARTS))
+        cuda_parts = list(pool.map(partial(_find_cuda_part, layouts, choice.root), CUDA_PARTS))
         runtime = driver.find_runtime_driver(query.system, this_host.machine)
         found = [("cc", cc[0]), ("cxx", cxx[0]), ("torch", torch), ("libcuda_runtime", runtime[0])]
         parts: Parts = dict((*found, *cuda_parts, *(part.result() for part in host_parts)))
     parts["libcuda"] = driver.link_with_driver(parts["libcuda"], parts["libcuda_runtime"])
-    overruled = apply_overrides(query, parts, this_host.machine)
+    overruled = _apply_overrides(query, parts, this_host.machine)
     toolchain = Toolchain(
         prefixes.prefix,
         prefixes.via,
@@ -101,7 +105,7 @@ def survey(query: Query) -> Toolchain:
         query.system,
         (*prefixes.findings, *cc[1], *cxx[1], *choice.findings, *runtime[1], *overruled),
     )
-    toolchain = add_hints(toolchain)
+    toolchain = _add_hints(_plan_stub(toolchain) if query.generate_stub else toolchain)
     return replace(toolchain, findings=(*toolchain.findings, *check(toolchain, query)))
 
 
@@ -114,6 +118,7 @@ HOST_STEPS: tuple[Callable[[host.Host], tuple[str, Found | Missing]], ...] = (
 
 
 def validate(query: Query) -> None:
+    """Raise :class:`BadInputError` for a part, target or preference that is unknown."""
     unknown = [name for name in query.overrides if name not in PART_NAMES]
     if unknown:
         raise BadInputError(f"unknown part {', '.join(unknown)}; known: {', '.join(PART_NAMES)}")
@@ -124,7 +129,7 @@ def validate(query: Query) -> None:
         raise BadInputError(f"prefer is {query.prefer!r}; it may be 'prefix' or 'env'")
 
 
-def choose_machine(query: Query, python: Interpreter) -> str:
+def _choose_machine(query: Query, python: Interpreter) -> str:
     """Return the machine to build for: the target's, the package build's, else the interpreter's."""
     for machine, names in TARGETS.items():
         if query.target in names:
@@ -136,11 +141,11 @@ def choose_machine(query: Query, python: Interpreter) -> str:
     return machine_of(python.executable, query.native)
 
 
-def path_of(part: Found | Missing) -> Path | None:
+def _path_of(part: Found | Missing) -> Path | None:
     return part.path if isinstance(part, Found) else None
 
 
-def find_cuda_part(layouts: Layouts, root: Root | None, part: Part) -> tuple[str, Found | Missing]:
+def _find_cuda_part(layouts: Layouts, root: Root | None, part: Part) -> tuple[str, Found | Missing]:
     """Take a part from the one root; what it lacks is missing."""
     if root is None:
         return part.name, Missing(part.name)
@@ -152,7 +157,7 @@ def find_cuda_part(layouts: Layouts, root: Root | None, part: Part) -> tuple[str
     return part.name, Found(path, version, root.via, root.path, tried)
 
 
-def apply_overrides(query: Query, parts: Parts, machine: str) -> list[Finding]:
+def _apply_overrides(query: Query, parts: Parts, machine: str) -> list[Finding]:
     """Put the parts that the caller names in place; one that does not work is refused."""
     findings: list[Finding] = []
     kinds = {part.name: part.kind for part in CUDA_PARTS} | dict.fromkeys(TOOL_NAMES, "program")
@@ -170,15 +175,31 @@ def apply_overrides(query: Query, parts: Parts, machine: str) -> list[Finding]:
     return findings
 
 
-def add_hints(toolchain: Toolchain) -> Toolchain:
+def _plan_stub(toolchain: Toolchain) -> Toolchain:
+    """Promise the stub that the view will hold, where there is none and one can be made."""
+    needed = (toolchain.path("cc"), toolchain.path("cuda_include"))
+    if toolchain.root is None or None in needed or isinstance(toolchain.get("libcuda"), Found):
+        return toolchain
+    promise = Found(
+        Path("libcuda.so"), None, "generated", toolchain.root.path, toolchain.get("libcuda").tried
+    )
+    promised = replace(toolchain, parts={**toolchain.parts, "libcuda": promise})
+    view = plan_view(promised)
+    assert view is not None
+    return replace(
+        promised, parts={**promised.parts, "libcuda": replace(promise, path=view.stubs / "libcuda.so")}
+    )
+
+
+def _add_hints(toolchain: Toolchain) -> Toolchain:
     parts = {
-        name: part if isinstance(part, Found) or part.hint else replace(part, hint=hint_for(toolchain, name))
+        name: part if isinstance(part, Found) or part.hint else replace(part, hint=_hint_for(toolchain, name))
         for name, part in toolchain.parts.items()
     }
     return replace(toolchain, parts=parts)
 
 
-def hint_for(toolchain: Toolchain, name: str) -> str:
+def _hint_for(toolchain: Toolchain, name: str) -> str:
     """Return the one command that provides a part in this kind of environment, or nothing."""
     if name not in PROVIDERS:
         return ""

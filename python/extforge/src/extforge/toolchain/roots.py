@@ -26,35 +26,37 @@ class Candidate(NamedTuple):
     explicit: bool = False
 
 
-class Choice(NamedTuple):
+class _Choice(NamedTuple):
     root: Root | None
     tried: tuple[Tried, ...]
     findings: tuple[Finding, ...]
 
 
 class Search(NamedTuple):
+    """The query, the prefixes chosen for it, and how toolkits are laid out here."""
+
     query: Query
     prefixes: Prefixes
     layouts: Layouts
 
 
-def from_argument(search: Search) -> Iterator[Candidate]:
+def _from_argument(search: Search) -> Iterator[Candidate]:
     if search.query.cuda is not None:
         yield Candidate(search.query.cuda, "argument", explicit=True)
 
 
-def from_own_variable(search: Search) -> Iterator[Candidate]:
+def _from_own_variable(search: Search) -> Iterator[Candidate]:
     value = search.query.system.variable("EXTFORGE_CUDA_ROOT")
     if value:
         yield Candidate(value, "env:EXTFORGE_CUDA_ROOT", explicit=True)
 
 
-def from_conda_prefix(search: Search) -> Iterator[Candidate]:
+def _from_conda_prefix(search: Search) -> Iterator[Candidate]:
     if search.prefixes.conda:
         yield Candidate(str(search.prefixes.prefix), "conda")
 
 
-def from_wheels(search: Search) -> Iterator[Candidate]:
+def _from_wheels(search: Search) -> Iterator[Candidate]:
     """Unified wheels, newest first, then split ones; those of torch's own CUDA major lead."""
     found: list[Path] = []
     for site in map(Path, search.layouts.interpreter.site_packages):
@@ -66,20 +68,20 @@ def from_wheels(search: Search) -> Iterator[Candidate]:
         yield Candidate(str(path), "wheel")
 
 
-def from_variables(search: Search) -> Iterator[Candidate]:
+def _from_variables(search: Search) -> Iterator[Candidate]:
     for name in ("CUDA_HOME", "CUDA_PATH"):
         value = search.query.system.variable(name)
         if value:
             yield Candidate(value, f"env:{name}")
 
 
-def from_path(search: Search) -> Iterator[Candidate]:
+def _from_path(search: Search) -> Iterator[Candidate]:
     """Every nvcc on PATH is asked where its toolkit is: links and wrapper scripts mislead."""
     for nvcc in search.query.system.on_path("nvcc"):
         yield Candidate(str(nvcc), "nvcc")
 
 
-def from_system(search: Search) -> Iterator[Candidate]:
+def _from_system(search: Search) -> Iterator[Candidate]:
     """The unversioned directory, or the versioned one when there is exactly one."""
     system = search.query.system
     if system.at(SYSTEM_ROOT).exists():
@@ -89,46 +91,50 @@ def from_system(search: Search) -> Iterator[Candidate]:
         yield Candidate(str(versioned[0]), "default")
 
 
-def from_triton(search: Search) -> Iterator[Candidate]:
+def _from_triton(search: Search) -> Iterator[Candidate]:
     for site in map(Path, search.layouts.interpreter.site_packages):
         if (site / "triton/backends/nvidia").is_dir():
             yield Candidate(str(site / "triton/backends/nvidia"), "bundled")
 
 
 Step = Callable[[Search], Iterator[Candidate]]
-EXPLICIT: tuple[Step, ...] = (from_argument, from_own_variable)
-ENVIRONMENT: tuple[Step, ...] = (from_conda_prefix, from_wheels)
+EXPLICIT: tuple[Step, ...] = (_from_argument, _from_own_variable)
+ENVIRONMENT: tuple[Step, ...] = (_from_conda_prefix, _from_wheels)
 STEPS: dict[str, tuple[Step, ...]] = {
-    "prefix": (*EXPLICIT, *ENVIRONMENT, from_variables, from_path, from_system, from_triton),
-    "env": (*EXPLICIT, from_variables, from_path, *ENVIRONMENT, from_system, from_triton),
+    "prefix": (*EXPLICIT, *ENVIRONMENT, _from_variables, _from_path, _from_system, _from_triton),
+    "env": (*EXPLICIT, _from_variables, _from_path, *ENVIRONMENT, _from_system, _from_triton),
 }
 
 
-def choose_root(search: Search) -> Choice:
+def choose_root(search: Search) -> _Choice:
     """Return the first candidate that is a toolkit, with the fate of all the others."""
     chosen: Root | None = None
     tried: list[Tried] = []
     findings: list[Finding] = []
-    for step in STEPS[search.query.prefer]:
-        for candidate in step(search):
-            opened = open_root(search.layouts, candidate.value, candidate.via)
-            if isinstance(opened, Tried):
-                tried.append(opened)
-                findings += report_unusable(candidate, opened, chosen)
-            elif chosen is None:
-                chosen = with_version(search.layouts, opened)
-            elif opened.path.resolve() != chosen.path.resolve():
-                opened = with_version(search.layouts, opened)
-                tried.append(Tried(candidate.value, "shadowed", f"via {candidate.via}: {describe(opened)}"))
-                findings += report_overruled(candidate, opened, chosen)
-    return Choice(chosen, tuple(tried), tuple(findings))
+    seen: set[Path] = set()
+    for candidate in (candidate for step in STEPS[search.query.prefer] for candidate in step(search)):
+        opened = open_root(search.layouts, candidate.value, candidate.via)
+        if isinstance(opened, Tried):
+            tried.append(opened)
+            findings += _report_unusable(candidate, opened, chosen)
+            continue
+        if opened.path.resolve() in seen:
+            continue
+        seen.add(opened.path.resolve())
+        opened = with_version(search.layouts, opened)
+        if chosen is None:
+            chosen = opened
+        else:
+            tried.append(Tried(candidate.value, "shadowed", f"via {candidate.via}: {_describe(opened)}"))
+            findings += _report_overruled(candidate, opened, chosen)
+    return _Choice(chosen, tuple(tried), tuple(findings))
 
 
-def describe(root: Root) -> str:
+def _describe(root: Root) -> str:
     return f"{root.kind} {root.version or 'of unknown version'}"
 
 
-def report_unusable(candidate: Candidate, fault: Tried, chosen: Root | None) -> Iterator[Finding]:
+def _report_unusable(candidate: Candidate, fault: Tried, chosen: Root | None) -> Iterator[Finding]:
     """Refuse what was named explicitly; a variable that was overruled anyway is only a warning."""
     named = candidate.explicit or candidate.via.startswith("env:")
     if not named:
@@ -142,13 +148,13 @@ def report_unusable(candidate: Candidate, fault: Tried, chosen: Root | None) -> 
     )
 
 
-def report_overruled(candidate: Candidate, opened: Root, chosen: Root) -> Iterator[Finding]:
+def _report_overruled(candidate: Candidate, opened: Root, chosen: Root) -> Iterator[Finding]:
     """Overruling a variable that somebody set deserves a warning, the rest a note."""
     if candidate.via in ("default", "bundled"):
         return
     text = (
-        f"{candidate.value} ({describe(opened)}, via {candidate.via}) is overruled by "
-        f"{chosen.path} ({describe(chosen)}, via {chosen.via})"
+        f"{candidate.value} ({_describe(opened)}, via {candidate.via}) is overruled by "
+        f"{chosen.path} ({_describe(chosen)}, via {chosen.via})"
     )
     level = "warning" if candidate.via.startswith("env:") else "note"
     yield Finding(

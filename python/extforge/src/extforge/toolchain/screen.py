@@ -49,43 +49,46 @@ def show(
     console: Console, toolchain: Toolchain, findings: Sequence[Finding], outcomes: Sequence[Outcome]
 ) -> None:
     """Print the whole report."""
-    console.print(header(toolchain))
-    console.print(parts_table(toolchain))
+    console.print(_header(toolchain))
+    console.print(_parts_table(toolchain))
     if toolchain.root_tried:
-        console.print(heading("not taken as the CUDA root"))
+        console.print(_heading("not taken as the CUDA root"))
         for tried in toolchain.root_tried:
             console.print(Padding(Text(str(tried), style="dim"), (0, 0, 0, 2)))
     if outcomes:
-        console.print(heading("probes"))
-        console.print(probes_table(outcomes))
+        console.print(_heading("probes"))
+        console.print(_probes_table(outcomes))
     if findings:
-        console.print(heading("findings"))
+        console.print(_heading("findings"))
         for finding in sorted(findings, key=lambda finding: LEVELS.index(finding.level)):
-            console.print(finding_block(finding))
-    console.print(verdict(findings))
+            console.print(_finding_block(finding))
+    console.print(_verdict(findings))
 
 
-def heading(text: str) -> RenderableType:
+def _heading(text: str) -> RenderableType:
     return Padding(Rule(f"[bold]{text}", align="left", style="dim"), (1, 0, 0, 0))
 
 
-def header(toolchain: Toolchain) -> RenderableType:
+def _header(toolchain: Toolchain) -> RenderableType:
+    """Name the two directories that the rest of the screen abbreviates."""
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
+    grid.add_column(style="bold", min_width=13, no_wrap=True)
     grid.add_column(overflow="fold")
-    kind = "conda environment" if toolchain.conda else "Python environment"
-    grid.add_row(kind, Text(f"{toolchain.prefix}  ").append(f"via {toolchain.prefix_via}", "dim"))
+    kind = "conda environment" if toolchain.conda else "no conda environment"
     grid.add_row("python", f"{toolchain.interpreter.version}, {toolchain.machine}")
+    grid.add_row(
+        "$PREFIX", Text(f"{toolchain.prefix}  ").append(f"{kind}, via {toolchain.prefix_via}", "dim")
+    )
     root = toolchain.root
     if root is None:
-        grid.add_row("CUDA root", Text("none", "yellow"))
+        grid.add_row("$ROOT", Text("no CUDA toolkit", "yellow"))
     else:
         words = Text(f"{root.path}  ").append(f"{root.kind}, CUDA {root.version}, via {root.via}", "dim")
-        grid.add_row("CUDA root", words)
-    return Group(heading("environment"), Padding(grid, (0, 0, 0, 2)))
+        grid.add_row("$ROOT", words)
+    return Group(_heading("environment"), Padding(grid, (0, 0, 0, 2)))
 
 
-def parts_table(toolchain: Toolchain) -> RenderableType:
+def _parts_table(toolchain: Toolchain) -> RenderableType:
     blocks: list[RenderableType] = []
     for section, rows in SECTIONS:
         table = Table.grid(padding=(0, 2))
@@ -93,33 +96,36 @@ def parts_table(toolchain: Toolchain) -> RenderableType:
             table.add_column(min_width=width, no_wrap=True)
         table.add_column(overflow="fold")
         for name, label in rows:
-            table.add_row(*part_row(toolchain, name, label))
-        blocks += [heading(section), Padding(table, (0, 0, 0, 2))]
+            table.add_row(*_part_row(toolchain, name, label))
+        blocks += [_heading(section), Padding(table, (0, 0, 0, 2))]
     return Group(*blocks)
 
 
-def part_row(toolchain: Toolchain, name: str, label: str) -> tuple[RenderableType, ...]:
+def _part_row(toolchain: Toolchain, name: str, label: str) -> tuple[RenderableType, ...]:
     part = toolchain.get(name)
     if not isinstance(part, Found):
         return Text("-", "yellow"), Text(label), Text("missing", "yellow"), Text(part.hint, "dim")
     version = part.version or ""
     if name == "torch":
         version += "" if toolchain.torch_cuda is None else f" (CUDA {toolchain.torch_cuda})"
-    place = shorten(part.path, toolchain)
+    place = _shorten(part.path, toolchain)
     if toolchain.root is None or part.root != toolchain.root.path:
         place.append(f"  via {part.via}", "dim")
     return Text("✓", "green"), Text(label), Text(version), place
 
 
-def shorten(path: Path, toolchain: Toolchain) -> Text:
-    """Write a path below the CUDA root or the prefix as ``…/rest``: the header has named them."""
-    for base in filter(None, (toolchain.root.path if toolchain.root else None, toolchain.prefix)):
+def _shorten(path: Path, toolchain: Toolchain) -> Text:
+    """Write a path below the CUDA root or the prefix in terms of the names that the header gives them."""
+    bases = [("$PREFIX", toolchain.prefix)]
+    if toolchain.root is not None and toolchain.root.path != toolchain.prefix:
+        bases.insert(0, ("$ROOT", toolchain.root.path))
+    for name, base in bases:
         if path.is_relative_to(base) and path != base:
-            return Text("…/", "dim").append(str(path.relative_to(base)), "not dim")
+            return Text(f"{name}/", "dim").append(str(path.relative_to(base)), "not dim")
     return Text(str(path))
 
 
-def probes_table(outcomes: Sequence[Outcome]) -> RenderableType:
+def _probes_table(outcomes: Sequence[Outcome]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for outcome in outcomes:
         style = OUTCOME_STYLES[outcome.state]
@@ -131,28 +137,28 @@ def probes_table(outcomes: Sequence[Outcome]) -> RenderableType:
     return Padding(table, (0, 0, 0, 2))
 
 
-def finding_block(finding: Finding) -> RenderableType:
+def _finding_block(finding: Finding) -> RenderableType:
     style = STYLES[finding.level]
-    line = (
-        Text(f"{SIGNS[finding.level]} ", style)
-        .append(finding.text, "default")
-        .append(f"  [{finding.code}]", "dim")
-    )
-    lines: list[RenderableType] = [line]
-    lines += [Padding(Text(evidence, "dim"), (0, 0, 0, 4)) for evidence in finding.evidence]
+    lines = [Text(finding.text).append(f"  [{finding.code}]", "dim")]
+    lines += [Text(evidence, "dim") for evidence in finding.evidence]
     if finding.fix:
-        lines.append(Padding(Text("→ ", "green").append(finding.fix, "default"), (0, 0, 0, 2)))
-    return Padding(Group(*lines), (0, 0, 0, 2))
+        lines.append(Text("→ ", "green").append(finding.fix, "default"))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(Text(SIGNS[finding.level], style), Group(*lines))
+    return Padding(grid, (0, 0, 0, 2))
 
 
-def verdict(findings: Sequence[Finding]) -> RenderableType:
+def _verdict(findings: Sequence[Finding]) -> RenderableType:
+    """Close with one line: ready, usable or not, and how many findings of each level."""
     counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
+    worst = next((level for level in LEVELS if counts[level]), "note")
     words = [
-        f"{count} {level}{'s' if count > 1 and level != 'refused' else ''}"
+        f"{count} {level}{'s' * (count > 1 and level != 'refused')}"
         for level, count in counts.items()
         if count
     ]
-    worst = next((level for level in LEVELS if counts[level]), None)
-    if worst in (None, "note"):
-        return Padding(Text("ready", "bold green").append(f"  {', '.join(words)}", "dim"), (1, 0, 1, 0))
-    return Padding(Text(", ".join(words), STYLES[worst or "note"]), (1, 0, 1, 0))
+    line = Text(VERDICTS[worst], f"bold {STYLES[worst]}" if worst != "note" else "bold green")
+    return Padding(line.append(f"  {', '.join(words)}", "not bold dim"), (1, 0, 1, 0))
+
+
+VERDICTS = {"refused": "contradictory", "error": "not ready", "warning": "usable", "note": "ready"}

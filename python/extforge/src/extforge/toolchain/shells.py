@@ -18,31 +18,33 @@ BACKUP = "EXTFORGE_BACKUP"
 Changes = Mapping[str, str | None]  # None removes the variable
 
 
-class Shell(NamedTuple):
+class _Shell(NamedTuple):
     assign: Callable[[str, str], str]
     remove: Callable[[str], str]
 
 
-def quote_fish(value: str) -> str:
+def _quote_fish(value: str) -> str:
     return "'" + re.sub(r"(['\\])", r"\\\1", value) + "'"
 
 
-def quote_csh(value: str) -> str:
+def _quote_csh(value: str) -> str:
     return "'" + value.replace("'", "'\\''").replace("!", "\\!").replace("\n", "\\\n") + "'"
 
 
-def quote_powershell(value: str) -> str:
+def _quote_powershell(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-POSIX = Shell(lambda name, value: f"export {name}={shlex.quote(value)}", lambda name: f"unset {name}")
-SHELLS: Mapping[str, Shell] = {
+POSIX = _Shell(lambda name, value: f"export {name}={shlex.quote(value)}", lambda name: f"unset {name}")
+SHELLS: Mapping[str, _Shell] = {
     "bash": POSIX,
     "zsh": POSIX,
-    "fish": Shell(lambda name, value: f"set -gx {name} {quote_fish(value)}", lambda name: f"set -e {name}"),
-    "csh": Shell(lambda name, value: f"setenv {name} {quote_csh(value)};", lambda name: f"unsetenv {name};"),
-    "powershell": Shell(
-        lambda name, value: f"$Env:{name} = {quote_powershell(value)}",
+    "fish": _Shell(lambda name, value: f"set -gx {name} {_quote_fish(value)}", lambda name: f"set -e {name}"),
+    "csh": _Shell(
+        lambda name, value: f"setenv {name} {_quote_csh(value)};", lambda name: f"unsetenv {name};"
+    ),
+    "powershell": _Shell(
+        lambda name, value: f"$Env:{name} = {_quote_powershell(value)}",
         lambda name: f"Remove-Item -ErrorAction Ignore Env:{name}",
     ),
 }
@@ -51,7 +53,7 @@ SHELL_NAMES = (*SHELLS, "json")
 
 def apply_changes(variables: Mapping[str, str], environ: Mapping[str, str]) -> Changes:
     """Return the changes that set ``variables``, put back what an earlier call had set, and remember both."""
-    before = read_backup(environ)
+    before = _read_backup(environ)
     restored: Changes = {name: value for name, value in before.items() if name not in variables}
     backup = {name: before.get(name, environ.get(name)) for name in variables}
     return {**restored, **variables, BACKUP: json.dumps(backup)}
@@ -59,11 +61,11 @@ def apply_changes(variables: Mapping[str, str], environ: Mapping[str, str]) -> C
 
 def undo_changes(environ: Mapping[str, str]) -> Changes:
     """Return the changes that restore the environment before the first :func:`apply_changes`."""
-    before = read_backup(environ)
+    before = _read_backup(environ)
     return {**before, BACKUP: None} if BACKUP in environ else {}
 
 
-def read_backup(environ: Mapping[str, str]) -> dict[str, str | None]:
+def _read_backup(environ: Mapping[str, str]) -> dict[str, str | None]:
     """Return what the variables were; raises :class:`BadInputError` when somebody else wrote the backup."""
     text = environ.get(BACKUP) or "{}"
     try:

@@ -1,6 +1,11 @@
 """Triton's launcher compiled by this toolchain: a value for ``triton.knobs.build.impl``.
 
->>> triton.knobs.build.impl = triton_build_impl(resolve())
+Triton asks ``ldconfig`` for the driver before it calls the implementation, and gives up where there is
+none; naming the view's stubs spares it the question.
+
+>>> toolchain = resolve()
+>>> triton.knobs.nvidia.libcuda_path = str(require_view(toolchain).stubs)
+>>> triton.knobs.build.impl = triton_build_impl(toolchain)
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from extforge.toolchain.view import require_view
 BuildImpl = Callable[[str, str, str, Sequence[str], Sequence[str], Sequence[str]], str]
 
 
-def triton_build_impl(toolchain: Toolchain, generate_stub: bool = False) -> BuildImpl:
+def triton_build_impl(toolchain: Toolchain) -> BuildImpl:
     """Return a function of (name, source, directory, library and include directories, libraries).
 
     It compiles and links in ``directory`` and returns the module's path. The driver is linked from the
@@ -26,9 +31,8 @@ def triton_build_impl(toolchain: Toolchain, generate_stub: bool = False) -> Buil
     """
     compilers = {".c": toolchain["cc"].path, ".cpp": toolchain["cxx"].path}
     include = toolchain["python_include"].path
-    if not generate_stub:
-        toolchain["libcuda"]
-    stubs = require_view(toolchain, generate_stub).stubs
+    toolchain["libcuda"]
+    stubs = require_view(toolchain).stubs
     suffix = toolchain.interpreter.extension_suffix
 
     def build(

@@ -25,7 +25,7 @@ from extforge.toolchain.cache import cache_directory
 from extforge.toolchain.catalogue import CUDA_HEADERS, CUDA_LIBRARIES, CUDA_PROGRAMS
 from extforge.toolchain.driver import SONAME
 from extforge.toolchain.kinds import VIEW_MARKER
-from extforge.toolchain.model import Found, Root, Toolchain
+from extforge.toolchain.model import Found, Missing, Root, Toolchain
 from extforge.toolchain.stub import generate_stub
 
 SHAPE = 1  # raised whenever the same root would give another view
@@ -49,42 +49,38 @@ class View:
 
     path: Path
     stubbed: bool
-    generated: bool
 
     @property
     def libraries(self) -> Path:
+        """The directory that ``-lcudart`` is linked from."""
         return self.path / "lib64"
 
     @property
     def stubs(self) -> Path:
+        """The directory that ``-lcuda`` is linked from, under both names."""
         return self.path / "lib64" / "stubs"
 
 
-def plan_view(toolchain: Toolchain, generate: bool = False, directory: Path | None = None) -> View | None:
+def plan_view(toolchain: Toolchain, directory: Path | None = None) -> View | None:
     """Return the view that would be built, or None where no toolkit is; nothing is written.
 
-    ``generate`` asks for a stub compiled from cuda.h where the root ships none and this machine has
-    no driver. ``directory`` replaces the place in the user's cache.
+    ``directory`` replaces the place in the user's cache.
     """
     root = toolchain.root
     if root is None or root.kind == "triton":
         return None
-    found = isinstance(toolchain.get("libcuda"), Found)
-    generated = generate and not found
-    place = directory or cache_directory(toolchain.system) / "views" / digest(toolchain, root, generated)
-    return View(place, found or generated, generated)
+    place = directory or cache_directory(toolchain.system) / "views" / _digest(toolchain, root)
+    return View(place, isinstance(toolchain.get("libcuda"), Found))
 
 
-def digest(toolchain: Toolchain, root: Root, generated: bool) -> str:
-    shown = [
-        SHAPE,
-        str(root.path),
-        root.kind,
-        root.version,
-        root.target,
-        generated,
-        str(toolchain.path("libcuda")),
-    ]
+def _is_generated(part: Found | Missing) -> bool:
+    return isinstance(part, Found) and part.via == "generated"
+
+
+def _digest(toolchain: Toolchain, root: Root) -> str:
+    driver = toolchain.get("libcuda")
+    driver_word = "generated" if _is_generated(driver) else str(toolchain.path("libcuda"))
+    shown = [SHAPE, str(root.path), root.kind, root.version, root.target, driver_word]
     shown += [
         f"{role}={path}:{path.stat().st_mtime_ns}"
         for role in sorted(root.places)
@@ -97,14 +93,15 @@ def digest(toolchain: Toolchain, root: Root, generated: bool) -> str:
 
 def build_view(toolchain: Toolchain, view: View) -> View:
     """Build the view unless it is there already. Raises :class:`ConflictError` for a foreign directory."""
-    if (view.path / VIEW_MARKER).is_file():
-        return view
+    # In this order: the view may appear at any moment, but then it appears whole.
     if view.path.exists() and (not view.path.is_dir() or any(view.path.iterdir())):
+        if (view.path / VIEW_MARKER).is_file():
+            return view
         raise ConflictError(f"{view.path} exists and is no view of extforge; name a new or empty directory")
     view.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".view-", dir=view.path.parent) as temporary:
         half_made = Path(temporary) / "view"
-        fill_view(toolchain, half_made, view.generated)
+        _fill_view(toolchain, half_made)
         try:
             half_made.rename(view.path)
         except OSError:
@@ -114,26 +111,26 @@ def build_view(toolchain: Toolchain, view: View) -> View:
     return view
 
 
-def fill_view(toolchain: Toolchain, top: Path, generate: bool) -> None:
+def _fill_view(toolchain: Toolchain, top: Path) -> None:
     root = toolchain.root
     assert root is not None
     shared = root.kind == "split"
-    link_programs(toolchain, root, top / "bin")
-    merge(root.places.get("include", ()), top / "include", CUDA_HEADERS if shared else ("*",))
-    merge(root.places.get("lib", ()), top / "lib64", CUDA_LIBRARIES if shared else ("*",), skip=("stubs",))
+    _link_programs(toolchain, root, top / "bin")
+    _merge(root.places.get("include", ()), top / "include", CUDA_HEADERS if shared else ("*",))
+    _merge(root.places.get("lib", ()), top / "lib64", CUDA_LIBRARIES if shared else ("*",), skip=("stubs",))
     (top / "lib64").mkdir(parents=True, exist_ok=True)
-    add_unversioned_names(top / "lib64")
+    _add_unversioned_names(top / "lib64")
     (top / "lib").symlink_to("lib64")
-    fill_stubs(toolchain, root, top / "lib64" / "stubs", generate)
+    fill_stubs(toolchain, root, top / "lib64" / "stubs")
     for nvvm in root.places.get("nvvm", ())[:1]:
         (top / "nvvm").symlink_to(nvvm)
     marker = {"root": str(root.path), "kind": root.kind, "version": root.version, "target": root.target}
     (top / VIEW_MARKER).write_text(json.dumps(marker, indent=2) + "\n")
 
 
-def link_programs(toolchain: Toolchain, root: Root, directory: Path) -> None:
+def _link_programs(toolchain: Toolchain, root: Root, directory: Path) -> None:
     """Link the toolkit's programs by name, since a prefix's ``bin`` holds many others."""
-    merge(root.places.get("bin", ()), directory, CUDA_PROGRAMS)
+    _merge(root.places.get("bin", ()), directory, CUDA_PROGRAMS)
     directory.mkdir(parents=True, exist_ok=True)
     nvcc = toolchain.path("nvcc")
     if nvcc is None:
@@ -145,7 +142,7 @@ def link_programs(toolchain: Toolchain, root: Root, directory: Path) -> None:
     (directory / "nvcc.profile").write_text(PROFILE)
 
 
-def merge(sources: Iterable[Path], target: Path, patterns: Sequence[str], skip: Sequence[str] = ()) -> None:
+def _merge(sources: Iterable[Path], target: Path, patterns: Sequence[str], skip: Sequence[str] = ()) -> None:
     """Show the entries of several directories in one: links to files, real directories where two meet.
 
     Where two sources hold one file, the first wins, as it would on a search path. One source that is
@@ -166,12 +163,12 @@ def merge(sources: Iterable[Path], target: Path, patterns: Sequence[str], skip: 
     for name, found in entries.items():
         directories = [entry for entry in found if entry.is_dir()]
         if len(directories) > 1 and directories[0] == found[0]:
-            merge(directories, target / name, ("*",))
+            _merge(directories, target / name, ("*",))
         else:
             (target / name).symlink_to(found[0])
 
 
-def add_unversioned_names(directory: Path) -> None:
+def _add_unversioned_names(directory: Path) -> None:
     """Wheels ship ``libcudart.so.13`` alone; ``-lcudart`` looks for ``libcudart.so``."""
     for library in sorted(directory.glob("lib*.so.*"), key=lambda path: len(path.name)):
         plain = directory / (library.name.split(".so.")[0] + ".so")
@@ -179,23 +176,23 @@ def add_unversioned_names(directory: Path) -> None:
             plain.symlink_to(library.name)
 
 
-def fill_stubs(toolchain: Toolchain, root: Root, directory: Path, generate: bool) -> None:
+def fill_stubs(toolchain: Toolchain, root: Root, directory: Path) -> None:
     """Put both names of the driver into ``lib64/stubs``: linkers ask for one, Triton for the other."""
-    merge(root.places.get("stubs", ()), directory, ("lib*.so", "lib*.so.*"), skip=("libcuda.so", SONAME))
-    driver = toolchain.path("libcuda")
-    if driver is None and not generate:
+    _merge(root.places.get("stubs", ()), directory, ("lib*.so", "lib*.so.*"), skip=("libcuda.so", SONAME))
+    driver = toolchain.get("libcuda")
+    if isinstance(driver, Missing):
         return
     directory.mkdir(parents=True, exist_ok=True)
-    if driver is None:
+    if _is_generated(driver):
         generate_stub(toolchain.system, toolchain["cc"].path, toolchain["cuda_include"].path, directory)
         return
     for name in ("libcuda.so", SONAME):
-        (directory / name).symlink_to(driver)
+        (directory / name).symlink_to(driver.path)
 
 
-def require_view(toolchain: Toolchain, generate: bool = False, directory: Path | None = None) -> View:
+def require_view(toolchain: Toolchain, directory: Path | None = None) -> View:
     """Build and return the view; raises :class:`NotFoundError` where no toolkit was found."""
-    view = plan_view(toolchain, generate, directory)
+    view = plan_view(toolchain, directory)
     if view is None:
         seen = "; ".join(map(str, toolchain.root_tried)) or "no candidate"
         raise NotFoundError(f"no CUDA toolkit to make a view of ({seen})")

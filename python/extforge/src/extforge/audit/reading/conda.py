@@ -23,7 +23,7 @@ def read_conda_claims(read: Reader, present: Mapping[str, object], file_name: st
     paths = parse_object(read, "info/paths.json") if "info/paths.json" in present else {}
     variant = parse_object(read, "info/hash_input.json") if "info/hash_input.json" in present else {}
     about = parse_object(read, "info/about.json") if "info/about.json" in present else {}
-    claims = index_claims(index, "info/index.json", _paths(paths, "info/paths.json"))
+    claims = index_claims(index, "info/index.json", read_paths(paths, "info/paths.json"))
     return Claims(
         **claims,
         identities=_identities(index, file_name),
@@ -35,7 +35,7 @@ def read_conda_claims(read: Reader, present: Mapping[str, object], file_name: st
 def read_installed_claims(record: Mapping[str, Any], source: str) -> Claims:
     """Claims of a package as ``conda-meta/NAME.json`` records it after installation."""
     paths = record.get("paths_data")
-    claims = index_claims(record, source, _paths(paths if isinstance(paths, dict) else {}, source))
+    claims = index_claims(record, source, read_paths(paths if isinstance(paths, dict) else {}, source))
     return Claims(
         **claims, identities=_identities(record, ""), license=str(record.get("license") or ""), installed=True
     )
@@ -82,7 +82,8 @@ def _strings(index: Mapping[str, Any], key: str, source: str) -> list[str]:
     return value
 
 
-def _paths(paths: Mapping[str, Any], source: str) -> dict[str, FileClaim]:
+def read_paths(paths: Mapping[str, Any], source: str) -> dict[str, FileClaim]:
+    """What ``paths.json`` says of each file."""
     listed = paths.get("paths") or []
     if not isinstance(listed, list):
         raise BadInputError(f"{source}: 'paths' is not a list")

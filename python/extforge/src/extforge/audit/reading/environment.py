@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import tarfile
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,9 @@ CHANNEL_PROBLEMS = (
     InvalidUrlError,
     IoError,
     SolverError,
-    OSError,
     LookupError,
-    tarfile.TarError,
-    ValueError,
+    BadInputError,
+    *archive.DAMAGE,
 )
 
 
@@ -83,32 +81,36 @@ def _wheel_claims(root: Path) -> Claims:
     )
 
 
-def read_installed(prefix: Path, name: str, limits: Limits) -> Package:
+def read_installed(prefix: Path, name: str, cuobjdump: Path | None, limits: Limits) -> Package:
     """The package called ``name`` as it is installed in ``prefix``, by conda or as a wheel."""
     for path, record in _records(prefix):
         if record.get("name") == name:
             claims = conda.read_installed_claims(record, path.name)
             files = [str(f) for f in record.get("files") or []]
-            return _installed(f"{name} in {prefix}", claims, prefix, files, limits)
+            return _installed(f"{name} in {prefix}", claims, prefix, files, cuobjdump, limits)
     for root in prefix.glob("lib/python3*/site-packages/*.dist-info"):
         if (
             canonicalize_name(root.name.split("-")[0]) == canonicalize_name(name)
             and (root / "RECORD").exists()
         ):
             claims = _wheel_claims(root)
-            inside = [f for f in claims.files if not f.startswith("..")]
-            return _installed(f"{name} in {prefix}", claims, root.parent, inside, limits)
+            # Scripts lie outside site-packages, and were written by the installer, not by the wheel.
+            inside = {path: claim for path, claim in claims.files.items() if not path.startswith("..")}
+            claims = replace(claims, files=inside)
+            return _installed(f"{name} in {prefix}", claims, root.parent, list(inside), cuobjdump, limits)
     raise NotFoundError(f"no package called {name!r} is installed in {prefix}")
 
 
-def _installed(source: str, claims: Claims, root: Path, files: Sequence[str], limits: Limits) -> Package:
+def _installed(
+    source: str, claims: Claims, root: Path, files: Sequence[str], cuobjdump: Path | None, limits: Limits
+) -> Package:
     entries: dict[str, Entry] = {}
     for name in files:
         path = root / archive.checked_name(name, limits)
         if path.is_symlink() or path.exists():
             entries[name] = archive.entry_on_disk(root, path, limits)
     size = sum(entry.size for entry in entries.values())
-    return look_at_files(source, claims, entries, limits.allowance(size), None)
+    return look_at_files(source, claims, entries, limits.allowance(size), cuobjdump)
 
 
 def solve_channels(package: Claims, channels: Sequence[str]) -> tuple[Provider, ...]:
@@ -137,7 +139,8 @@ def _provider(record: rattler.RepoDataRecord) -> Provider:
 def _package_files(address: str) -> list[str]:
     for tar, member in _stream_info(address):
         if member.name == "info/paths.json" and (content := tar.extractfile(member)) is not None:
-            return [str(p["_path"]) for p in json.load(content)["paths"]]
+            paths = conda.parse_object(lambda _: content.read(), "info/paths.json")
+            return list(conda.read_paths(paths, address))
     raise LookupError(f"{address} holds no info/paths.json")
 
 

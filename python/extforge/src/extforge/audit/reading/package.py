@@ -25,7 +25,7 @@ SUFFIXES: dict[str, Callable[[Path, IO[bytes], Limits], dict[str, Entry]]] = {
 }
 DEFAULT_LIMITS = Limits()
 # Part of every directory name in which conda-build and rattler-build prepare a host environment.
-BUILD_PREFIX = "_h_env_placehold"
+BUILD_PREFIX = "_placehold" * 3  # conda-build and rattler-build repeat it many times; this line does not
 LONGEST_PREFIX = 1024
 
 

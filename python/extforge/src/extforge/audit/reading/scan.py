@@ -22,7 +22,7 @@ BUILD_ROOTS = (
     b"/builds/",
     b"/feedstock_root/",
     b"/github/workspace/",
-    b"_h_env_placehold",
+    b"_placehold" * 3,
     b"_build_env/",
 )
 PATH_CHARACTERS = re.compile(rb"[\w./+@-]+")

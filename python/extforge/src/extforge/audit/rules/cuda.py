@@ -21,15 +21,27 @@ from extforge.audit.tables.libraries import CUDA_MAJOR, CUDA_RUNTIME, known_libr
 
 MAJORS = range(9, 20)
 ARCHITECTURE_KEYS = re.compile(r"(cf_)?(torch_)?cuda_?arch(s|_list|itectures)?|cudaarchs", re.IGNORECASE)
+CUDA_LABEL = re.compile(r"cuda_?(\d{2})\d")
 CUDA_WHEEL = re.compile(r"nvidia-[\w-]+-cu(\d+)|nvidia-cuda-\w+|cuda-toolkit")
 
 
 def other_cuda_major(package: Package, context: Context) -> Iterator[Observation]:
-    """C01."""
-    allowed, claim = allowed_majors(package.claims)
+    """C01. Requirement, build string and the torch build required must each fit."""
+    claims = package.claims
+    allowed, words = allowed_majors(claims)
+    stated = [(allowed, words, "cuda-version")] if allowed is not None else []
+    if claims.format is Format.CONDA:
+        builds = [("build.string", claims.build, f"build {claims.build}")]
+        builds += [("pytorch", r.build, r.text) for r in claims.restricted(*TORCH_NAMES)]
+        stated += [
+            (frozenset({int(m[1])}), text, line)
+            for line, build, text in builds
+            if (m := CUDA_LABEL.match(build))
+        ]
     for path, soname, major in _tied(package):
-        if allowed is not None and major not in allowed:
-            yield Observation(path, claim, f"needs {soname}, of CUDA {major}", "cuda-version")
+        for majors, text, line in stated:
+            if major not in majors:
+                yield Observation(path, text, f"needs {soname}, of CUDA {major}", line)
 
 
 def undeclared_cuda_major(package: Package, context: Context) -> Iterator[Observation]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from extforge.audit.model import Context, Format, Observation, Package, Provider
-from extforge.audit.rules.labels import listed
+from extforge.audit.rules.labels import listed, uses_torch
 from extforge.audit.tables.libraries import (
     CUDA_RUNTIME,
     DRIVER,
@@ -41,6 +40,11 @@ def needed_libraries(package: Package) -> dict[str, list[str]]:
 
 def unprovided_libraries(package: Package, context: Context) -> Iterator[Observation]:
     """L01. What a prefix or channel shows goes before what packages usually hold."""
+    if context.problem:
+        root = package.claims.metadata_root
+        yield Observation(
+            root, "requirements that can be solved", context.problem, "--channel", verified=False
+        )
     for soname, users in needed_libraries(package).items():
         if DRIVER.fullmatch(soname):
             continue
@@ -49,9 +53,9 @@ def unprovided_libraries(package: Package, context: Context) -> Iterator[Observa
         else:
             seen, verified = _judge_by_providers(package, context.providers, soname)
         if seen:
-            observation = Observation(users[0], f"needs {soname}", seen, "requirements.run", verified)
             more = f" (and {len(users) - 1} more files)" if len(users) > 1 else ""
-            yield replace(observation, claimed=observation.claimed + more)
+            change = "requirements.run" if package.claims.format is Format.CONDA else "Requires-Dist"
+            yield Observation(users[0], f"needs {soname}{more}", seen, change, verified)
 
 
 def _judge_by_table(package: Package, context: Context, soname: str) -> tuple[str, bool]:
@@ -137,11 +141,15 @@ def unused_requirements(package: Package, context: Context) -> Iterator[Observat
 
 
 def needs_the_driver(package: Package, context: Context) -> Iterator[Observation]:
-    """L04."""
+    """L04. A library that nothing else loads may be one that is opened on demand, when there is a GPU."""
+    loaded = {soname for elf in package.elves.values() for soname in elf.needed}
     for path, elf in package.elves.items():
+        module = any(name.startswith("PyInit_") for name in elf.exports)
+        certain = module or uses_torch(elf) or bool(loaded & {elf.soname, posixpath.basename(path)})
         for soname in elf.needed:
             if DRIVER.fullmatch(soname) and soname.startswith("libcuda."):
-                yield Observation(path, "loads on every machine", f"needs {soname}", "target_link_libraries")
+                seen = f"needs {soname}"
+                yield Observation(path, "loads on every machine", seen, "target_link_libraries", certain)
 
 
 def bundled_libraries(package: Package, context: Context) -> Iterator[Observation]:

@@ -17,7 +17,6 @@ from extforge.toolchain.flags import CUDA_MODULES, MODULES, torch_cmake_director
 from extforge.toolchain.model import Flags, Found, Toolchain
 from extforge.toolchain.options import (
     add_query_arguments,
-    add_view_arguments,
     build_planned_view,
     survey_from,
 )
@@ -38,13 +37,13 @@ MODULE_PARTS = {
 }
 
 
-def cmake_directory(toolchain: Toolchain) -> str:
+def _cmake_directory(toolchain: Toolchain) -> str:
     for directory in torch_cmake_directories(toolchain["torch"].path, toolchain.prefix):
         return str(directory.parent)
     raise NotFoundError(f"torch in {toolchain['torch'].path} has no share/cmake/Torch/TorchConfig.cmake")
 
 
-def pkgconfig_directory(toolchain: Toolchain) -> str:
+def _pkgconfig_directory(toolchain: Toolchain) -> str:
     places = (toolchain.prefix / "lib/pkgconfig", Path(toolchain.interpreter.base_prefix) / "lib/pkgconfig")
     for place in places:
         if place.is_dir():
@@ -55,22 +54,23 @@ def pkgconfig_directory(toolchain: Toolchain) -> str:
 # Variables in pkg-config's manner, also what the options of the same purpose print.
 VARIABLES: dict[str, Callable[[Toolchain], str]] = {
     "prefix": lambda toolchain: str(toolchain.prefix),
-    "cmakedir": cmake_directory,
-    "pkgconfigdir": pkgconfig_directory,
+    "cmakedir": _cmake_directory,
+    "pkgconfigdir": _pkgconfig_directory,
     "extension-suffix": lambda toolchain: toolchain.interpreter.extension_suffix,
-    "cuda-root": lambda toolchain: str(require_root(toolchain)),
+    "cuda-root": lambda toolchain: str(_require_root(toolchain)),
     "libdevice": lambda toolchain: str(toolchain["libdevice"].path),
     "target": lambda toolchain: toolchain.target or toolchain.machine,
 }
 
 
-def require_root(toolchain: Toolchain) -> Path:
+def _require_root(toolchain: Toolchain) -> Path:
     if toolchain.root is None:
         raise NotFoundError("no CUDA toolkit root was found: " + "; ".join(map(str, toolchain.root_tried)))
     return toolchain.root.path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     flags = parser.add_argument_group("flags of modules, shell-quoted, in the order asked for")
     for name in FLAG_OPTIONS:
         flags.add_argument(f"--{name}", action="append_const", dest="ask", const=("flags", name))
@@ -92,40 +92,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     answers.add_argument(
         "--exists", action="store_true", help="print nothing; exit 0 if every MODULE is there, else 1"
     )
-    add_view_arguments(parser)
     add_query_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print one line of flags, then a line an answer."""
     asked = [*(arguments.ask or ()), *(("variable", name) for name in arguments.variable)]
     if not asked and not arguments.exists:
         print("extforge-config: ask for something, e.g. --cflags torch, --nvcc; see --help", file=sys.stderr)
         return 2
     modules = arguments.modules or ["python"]
     toolchain = survey_from(arguments)
-    if concerns_cuda(asked, modules):
+    if _concerns_cuda(asked, modules):
         toolchain.refuse()
     flags = toolchain.flags(*modules, embed=arguments.embed)
     if arguments.exists:
         return 0
     if any(kind == "flags" for kind, _ in asked) and uses_view(toolchain, flags):
-        build_planned_view(toolchain, arguments.generate_stub)
+        build_planned_view(toolchain)
     words = [word for kind, name in asked if kind == "flags" for word in FLAG_OPTIONS[name](flags)]
     lines = [shlex.join(dict.fromkeys(words))] if any(kind == "flags" for kind, _ in asked) else []
     lines += [
-        line for kind, name in asked if kind != "flags" for line in answer(toolchain, kind, name, modules)
+        line for kind, name in asked if kind != "flags" for line in _answer(toolchain, kind, name, modules)
     ]
     print("\n".join(lines))
     return 0
 
 
-def concerns_cuda(asked: list[tuple[str, str]], modules: list[str]) -> bool:
+def _concerns_cuda(asked: list[tuple[str, str]], modules: list[str]) -> bool:
     """A contradiction inside CUDA does not keep anybody from Python's flags."""
     cuda = {part.name for part in CUDA_PARTS} | {"cuda-root", "libdevice", "target"}
     return any(module in CUDA_MODULES for module in modules) or any(name in cuda for _, name in asked)
 
 
-def answer(toolchain: Toolchain, kind: str, name: str, modules: list[str]) -> list[str]:
+def _answer(toolchain: Toolchain, kind: str, name: str, modules: list[str]) -> list[str]:
     if kind == "tool":
         return [str(toolchain[name].path)]
     if kind == "variable":

@@ -14,6 +14,7 @@ from extforge.toolchain.probe import probe_findings, run_probes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument("--probe", action="store_true", help="compile, link and load for real")
     parser.add_argument("--json", action="store_true", help="print a document instead of the screen")
     parser.add_argument("--strict", action="store_true", help="count warnings as errors")
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def exit_code(findings: list[Finding], strict: bool) -> int:
+    """Return the exit code that the worst finding deserves."""
     levels = {finding.level for finding in findings}
     if "refused" in levels:
         return 3

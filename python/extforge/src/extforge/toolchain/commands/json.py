@@ -10,6 +10,7 @@ from extforge.toolchain.outputs import document
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument(
         "--why", action="store_true", help="add the candidates that were not taken, with reasons"
     )

@@ -8,7 +8,6 @@ import os
 from extforge.errors import BadInputError, NotFoundError
 from extforge.toolchain.options import (
     add_query_arguments,
-    add_view_arguments,
     build_planned_view,
     resolve_from,
 )
@@ -16,7 +15,7 @@ from extforge.toolchain.outputs import environment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_view_arguments(parser)
+    """Declare the arguments of the command."""
     add_query_arguments(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
 
@@ -27,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not command:
         raise BadInputError("no command was given; write: extforge run -- COMMAND [ARGUMENT...]")
     toolchain = resolve_from(arguments)
-    view = build_planned_view(toolchain, arguments.generate_stub)
+    view = build_planned_view(toolchain)
     try:
         os.execvpe(command[0], command, {**os.environ, **environment(toolchain, view)})
     except OSError as error:

@@ -1,0 +1,128 @@
+"""The package file of the operators: what it claims, what it holds, and that every Python and torch takes it.
+
+To try it under more interpreters, each with some torch::
+
+    python3 build-locally.py test -- tests/test_package.py --matrix-python /path/to/python
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from conda_package_streaming.extract import extract
+
+LARGEST = 150_000
+#: The Python files of the package are at home here in a version-independent package.
+HOMES = ("site-packages/torch_sparse_ops/", "site-packages/torch_sparse_ops-", "etc/conda/test-files/")
+#: The tool's own note of the build, which tells the directories that it used.
+BUILD_NOTE = "info/recipe/rendered_recipe.yaml"
+
+
+@pytest.fixture(scope="module")
+def package(test_channels: list[str]) -> Path:
+    """The file from which torch-sparse-ops was installed here."""
+    (record,) = Path(sys.prefix, "conda-meta").glob("torch-sparse-ops-*.json")
+    facts = json.loads(record.read_text())
+    found = [file for channel in test_channels for file in Path(channel).glob(f"*/{facts['fn']}")]
+    assert found, f"{facts['fn']} is in none of {test_channels}"
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def unpacked(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package's files in a directory, as they are."""
+    directory = tmp_path_factory.mktemp("unpacked")
+    extract(str(package), str(directory))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def index(unpacked: Path) -> dict[str, Any]:
+    return dict(json.loads((unpacked / "info" / "index.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def paths(unpacked: Path) -> list[str]:
+    listing = json.loads((unpacked / "info" / "paths.json").read_text())
+    return [entry["_path"] for entry in listing["paths"]]
+
+
+def test_it_is_small(package: Path) -> None:
+    assert package.stat().st_size <= LARGEST
+
+
+def test_it_claims_a_platform_and_no_python(index: dict[str, Any]) -> None:
+    assert (index["subdir"], index["noarch"]) == ("linux-64", "python")
+    needed = {spec.split()[0]: spec for spec in index["depends"]}
+    assert needed["python"] == "python >=3.10"
+    assert "python_abi" not in needed
+
+
+def test_it_claims_a_range_of_torches(index: dict[str, Any]) -> None:
+    needed = [spec for spec in index["depends"] if "torch" in spec]
+    assert sorted(needed) == ["libtorch >=2.10,<3", "pytorch >=2.10,<3"]
+
+
+def test_it_claims_the_libraries_that_it_links(index: dict[str, Any]) -> None:
+    assert {"libstdcxx", "libgcc", "__glibc"} <= {spec.split()[0] for spec in index["depends"]}
+
+
+def test_every_file_has_a_home_in_any_python(paths: list[str]) -> None:
+    assert [path for path in paths if not path.startswith(HOMES)] == []
+
+
+def test_no_file_is_tagged_for_one_python(paths: list[str], unpacked: Path) -> None:
+    tagged = re.compile(r"cpython-\d|abi3|cp3\d\d|\.pyc$|python3\.\d")
+    assert [path for path in paths if tagged.search(path)] == []
+    (wheel,) = (path for path in paths if path.endswith(".dist-info/WHEEL"))
+    assert re.search(r"^Tag: py3-none-", (unpacked / wheel).read_text(), re.MULTILINE)
+
+
+def test_the_library_is_the_one_that_is_tested_here(unpacked: Path, library_path: Path) -> None:
+    (library,) = unpacked.rglob("*.so")
+    assert library.read_bytes() == library_path.read_bytes()
+
+
+def test_no_file_knows_where_it_was_built(unpacked: Path, source_root: Path) -> None:
+    traces = re.compile(rb"host_env_placehold|/build_env/|/\.stage-|" + re.escape(bytes(source_root)))
+    knowing = [
+        file.relative_to(unpacked).as_posix()
+        for file in unpacked.rglob("*")
+        if file.is_file() and traces.search(file.read_bytes())
+    ]
+    assert set(knowing) - {BUILD_NOTE} == set()
+
+
+def test_the_licence_is_in_it(unpacked: Path, source_root: Path) -> None:
+    stated = (source_root / "LICENSE").read_text()
+    assert (unpacked / "info" / "licenses" / "LICENSE").read_text() == stated
+
+
+def run_checks(python: str, unpacked: Path) -> str:
+    """Let an interpreter with a torch of its own run the recipe's test on the unpacked package."""
+    (checks,) = unpacked.rglob("test_operators.py")
+    result = subprocess.run(
+        [python, str(checks)],
+        env={**os.environ, "PYTHONPATH": str(unpacked / "site-packages")},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_it_works_from_any_directory(unpacked: Path) -> None:
+    assert re.match(r"torch_sparse_ops \S+ works under torch 2\.\d+", run_checks(sys.executable, unpacked))
+
+
+def test_it_works_under_another_python_and_torch(matrix_python: str, unpacked: Path) -> None:
+    where = "import torch_sparse_ops; print(torch_sparse_ops.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(unpacked / "site-packages")}
+    file = subprocess.check_output([matrix_python, "-c", where], env=environment, text=True)
+    assert PurePosixPath(file).is_relative_to(unpacked), "another installation was tried"
+    print(matrix_python, run_checks(matrix_python, unpacked))
