@@ -24,7 +24,7 @@ from rattler import MatchSpec
 from .conftest import read_package, run
 
 #: Projects whose package has another name on conda-forge.
-RENAMED = {"tzdata": "python-tzdata", "matplotlib": "matplotlib-base"}
+RENAMED = {"tzdata": "python-tzdata", "matplotlib": "matplotlib-base", "librt": "python-librt"}
 #: Packages of the channel that no row of the catalogue names, and the outputs of the recipe.
 OTHERS = {"python", "python_abi", "libgcc", "libstdcxx", "sysroot_linux-64"}
 OUTPUTS = {"torch-sparse-ops", "extforge"}
