@@ -21,7 +21,6 @@ from extforge.channel.archive import PLACEHOLDER, Entry, PlannedPackage, write_p
 from extforge.channel.interpreter import patchelf, relocatable_sysconfig, without_debian_directories
 from extforge.errors import NotFoundError
 from extforge.install import install
-from packaging.version import Version
 
 from .conftest import INSTALLERS, Small, run, write_index
 
@@ -70,15 +69,12 @@ class Installed(NamedTuple):
 
 
 def find_interpreter(layout: str) -> Path:
-    """Return the program of a layout; skip where the machine has none."""
-    if layout == "system":
-        found = [Path("/usr/bin/python3")]
-    else:
-        found = sorted(PYENV.glob(f"{layout}.*/bin/python{layout}"), key=lambda p: Version(p.parts[-3]))
-    usable = [path for path in found if path.exists() and version_of(path) >= (3, 11)]
+    """Return the newest program of a layout; skip where the machine has none."""
+    found = {"system": Path("/usr/bin").glob("python3"), "pyenv": PYENV.glob("3.*.*/bin/python3")}[layout]
+    usable = [path for path in found if version_of(path) >= (3, 11)]
     if not usable:
-        pytest.skip(f"no Python of layout {layout!r} with version 3.11 or newer on this machine")
-    return usable[-1]
+        pytest.skip(f"no {layout} Python of version 3.11 or newer on this machine")
+    return max(usable, key=version_of)
 
 
 def version_of(python: Path) -> tuple[int, ...]:
@@ -129,15 +125,7 @@ def install_python(python: Path, small: Small, directory: Path) -> Installed:
     return Installed(directory / "prefix", origin, package, {entry.path: entry for entry in entries})
 
 
-LAYOUTS = [
-    "running",
-    "system",
-    "3.13",
-    *(pytest.param(minor, marks=pytest.mark.slow) for minor in ("3.11", "3.12")),
-]
-
-
-@pytest.fixture(scope="module", params=LAYOUTS)
+@pytest.fixture(scope="module", params=["running", "system", "pyenv"])
 def installed(
     request: pytest.FixtureRequest, small: Small, small_prefix: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Installed:
