@@ -9,7 +9,7 @@ seed, batches, trunk, optimiser, and either time (the default) or number of step
 of its own, so that its peak memory is its own.
 
 Both share a learning rate. Of 0.002, 0.004 and 0.008 the lowest had the best held-out loss after 200 steps
-of the fixed fan-in layer (7.11, 7.11, 7.19); of the dense one (7.05, 7.05, 7.02), the highest, but then it rose.
+with the fixed fan-in (7.11, 7.11, 7.19), the highest with the dense layer (7.05, 7.05, 7.02); that then rose.
 """
 
 import argparse
@@ -337,7 +337,8 @@ def draw_figure(results: list[Trained], text: Text) -> Figure:
 def write_results(directory: Path, results: list[Trained], text: Text, options: argparse.Namespace) -> None:
     """Write next_token.json and next_token.png, each whole or not at all."""
     record = {
-        "environment": {"python": sys.version, "torch": torch.__version__, "threads": torch.get_num_threads()},
+        "versions": {"python": sys.version, "torch": torch.__version__},
+        "threads": torch.get_num_threads(),
         "names": text.names,
         "options": {name: str(value) for name, value in vars(options).items()},
         "step_columns": Step._fields,
