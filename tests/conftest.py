@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+CUDA_PACKAGES = (
+    "python pip pytorch libtorch cxx-compiler cmake ninja pybind11 extforge "
+    "cuda-nvcc cuda-cudart-dev cuda-driver-dev cuda-cuobjdump"
+).split()
+
 Extforge = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -71,3 +76,25 @@ def extforge(tmp_path_factory: pytest.TempPathFactory) -> Extforge:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def cuda_channel() -> Path:
+    """A bootstrap channel that holds the packages of CUDA."""
+    if "TEST_CUDA_CHANNEL" not in os.environ:
+        pytest.skip(
+            "TEST_CUDA_CHANNEL is not set; make one with `extforge channel DIRECTORY --cuda 13.0` and name it"
+        )
+    return Path(os.environ["TEST_CUDA_CHANNEL"]).resolve()
+
+
+@pytest.fixture(scope="session")
+def cuda_prefix(cuda_channel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with nvcc, torch for the CPU and extforge; a blank in its path; never activated."""
+    prefix = tmp_path_factory.mktemp("cuda") / "my env"
+    channels = [*os.environ.get("TEST_CHANNELS", "").split(os.pathsep)[:1], str(cuda_channel)]
+    options = [word for channel in filter(None, channels) for word in ("--channel", channel)]
+    command = [sys.executable, "-m", "extforge", "install", "--prefix", prefix, *CUDA_PACKAGES, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return prefix
