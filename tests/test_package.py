@@ -5,6 +5,9 @@ To try it under more interpreters, each with some torch::
     python3 build-locally.py test -- tests/test_package.py --matrix-python /path/to/python
 """
 
+import base64
+import csv
+import hashlib
 import json
 import os
 import re
@@ -81,6 +84,23 @@ def test_no_file_is_tagged_for_one_python(paths: list[str], unpacked: Path) -> N
     assert [path for path in paths if tagged.search(path)] == []
     (wheel,) = (path for path in paths if path.endswith(".dist-info/WHEEL"))
     assert re.search(r"^Tag: py3-none-", (unpacked / wheel).read_text(), re.MULTILINE)
+
+
+def test_the_record_of_the_wheel_is_true(unpacked: Path) -> None:
+    (record,) = unpacked.rglob("*.dist-info/RECORD")
+    rows = list(csv.reader(record.read_text().splitlines()))
+    listed = {name: digest for name, digest, _ in rows}
+    site = record.parents[1]
+    held = {file.relative_to(site).as_posix() for file in site.rglob("*") if file.is_file()}
+    assert listed.keys() == held
+    untrue = [name for name, digest in listed.items() if digest and digest != wheel_digest(site / name)]
+    assert set(untrue) <= {f"{record.parent.name}/INSTALLER"}  # the build tool writes conda over pip
+
+
+def wheel_digest(file: Path) -> str:
+    """The digest of a file as a wheel's RECORD writes it."""
+    digest = hashlib.sha256(file.read_bytes()).digest()
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def test_the_library_is_the_one_that_is_tested_here(unpacked: Path, library_path: Path) -> None:
