@@ -648,6 +648,7 @@ def test_what_a_killed_build_left_is_removed(
     process.kill()
     process.wait()
     bench.write("an output channel/noarch/.partial-slow-1.0-h4616a5c_0.conda.tmp", "half")
+    bench.write("an output channel/.extforge/.partial-x7y", "half")
     bench.write("recipe/recipe.yaml", HELLO)
     bench.built()
     assert not stage.exists()

@@ -210,7 +210,7 @@ def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
 
 def remove_leftovers(output: Path) -> None:
     """Remove what killed runs left: unfinished packages, and directories in which packages were built."""
-    for partial in output.glob(f"*/{partial_name('*')}"):
+    for partial in output.glob(f"*/{PARTIAL}*"):
         partial.unlink()
     note = stage_note(output)
     if note.exists():
