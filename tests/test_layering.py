@@ -20,7 +20,7 @@ LONGEST_FUNCTION, LONGEST_FILE, DEEPEST = 70, 400, 12
 LAYERS = (
     {"errors", "files"},
     {"channels", "toolchain"},
-    {"channel", "build", "build_inputs", "build_process", "build_progress", "install", "audit"},
+    {"channel", "build", "install", "audit"},
     {"cli"},
     {"__main__"},
 )

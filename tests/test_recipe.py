@@ -16,7 +16,7 @@ import yaml
 
 pytest.importorskip("extforge", reason="extforge is not installed here")
 
-from extforge.build import identity, render, row_name
+from extforge.build.rendering import identity, render, row_name
 from rattler_build import JinjaConfig, RenderedVariant, Stage0Recipe, VariantConfig
 
 BUILD_STRING = re.compile(r"string\"?: \"?([\w.]+_\d+)\b")
