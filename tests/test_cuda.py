@@ -228,7 +228,8 @@ def test_a_package_with_cuda_code_is_built_for_the_row(
     cuda_channel: Path, tmp_path: Path, source_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """compiler("cuda") renders, its exports arrive, and the library links cudart of the host prefix."""
-    from extforge.build import Options, build, find_recipe, render, select_row
+    from extforge.build.building import Options, build
+    from extforge.build.rendering import find_recipe, render, row_name, select
 
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "twice.cu").write_text(
@@ -236,7 +237,7 @@ def test_a_package_with_cuda_code_is_built_for_the_row(
     )
     monkeypatch.setenv("CONDA_OVERRIDE_CUDA", "13.0")
     monkeypatch.chdir(source_root)
-    variants = select_row(render(find_recipe(tmp_path), []), "cuda130")
+    variants = select(render(find_recipe(tmp_path), []), "cuda130", row_name, "row")
     (package,) = build(variants, Options(tmp_path / "output", (cuda_channel.as_uri(),)))
     info = package_index(package)
     assert {"cuda-cudart >=13.0.96,<14.0a0", "cuda-version >=13.0,<14"} <= set(info["depends"])

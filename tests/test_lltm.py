@@ -143,7 +143,7 @@ def channels() -> list[str]:
     """The channels of the packages under test and of their dependencies."""
     if "TEST_CHANNELS" not in os.environ:
         pytest.skip("TEST_CHANNELS is not set; `python3 build-locally.py test` sets it")
-    return os.environ["TEST_CHANNELS"].split(os.pathsep)
+    return os.environ["TEST_CHANNELS"].splitlines()
 
 
 @pytest.fixture(scope="module")

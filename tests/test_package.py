@@ -5,6 +5,9 @@ To try it under more interpreters, each with some torch::
     python3 build-locally.py test -- tests/test_package.py --matrix-python /path/to/python
 """
 
+import base64
+import csv
+import hashlib
 import json
 import os
 import re
@@ -19,8 +22,8 @@ from conda_package_streaming.extract import extract
 LARGEST = 150_000
 #: The Python files of the package are at home here in a version-independent package.
 HOMES = ("site-packages/torch_sparse_ops/", "site-packages/torch_sparse_ops-", "etc/conda/test-files/")
-#: The tool's own note of the build, which tells the directories that it used.
-BUILD_NOTE = "info/recipe/rendered_recipe.yaml"
+#: The tool's own notes of the build, which tell the directories and channels that it used.
+BUILD_NOTES = {"info/recipe/rendered_recipe.yaml", "info/about.json"}
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,23 @@ def test_no_file_is_tagged_for_one_python(paths: list[str], unpacked: Path) -> N
     assert re.search(r"^Tag: py3-none-", (unpacked / wheel).read_text(), re.MULTILINE)
 
 
+def test_the_record_of_the_wheel_is_true(unpacked: Path) -> None:
+    (record,) = unpacked.rglob("*.dist-info/RECORD")
+    rows = list(csv.reader(record.read_text().splitlines()))
+    listed = {name: digest for name, digest, _ in rows}
+    site = record.parents[1]
+    held = {file.relative_to(site).as_posix() for file in site.rglob("*") if file.is_file()}
+    assert listed.keys() == held
+    untrue = [name for name, digest in listed.items() if digest and digest != wheel_digest(site / name)]
+    assert set(untrue) <= {f"{record.parent.name}/INSTALLER"}  # the build tool writes conda over pip
+
+
+def wheel_digest(file: Path) -> str:
+    """The digest of a file as a wheel's RECORD writes it."""
+    digest = hashlib.sha256(file.read_bytes()).digest()
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
 def test_the_library_is_the_one_that_is_tested_here(unpacked: Path, library_path: Path) -> None:
     (library,) = unpacked.rglob("*.so")
     assert library.read_bytes() == library_path.read_bytes()
@@ -95,7 +115,7 @@ def test_no_file_knows_where_it_was_built(unpacked: Path, source_root: Path) -> 
         for file in unpacked.rglob("*")
         if file.is_file() and traces.search(file.read_bytes())
     ]
-    assert set(knowing) - {BUILD_NOTE} == set()
+    assert set(knowing) - BUILD_NOTES == set()
 
 
 def test_the_licence_is_in_it(unpacked: Path, source_root: Path) -> None:
@@ -105,7 +125,7 @@ def test_the_licence_is_in_it(unpacked: Path, source_root: Path) -> None:
 
 def run_checks(python: str, unpacked: Path) -> str:
     """Let an interpreter with a torch of its own run the recipe's test on the unpacked package."""
-    (checks,) = unpacked.rglob("test_operators.py")
+    checks = unpacked / "info" / "recipe" / "test_operators.py"
     result = subprocess.run(
         [python, str(checks)],
         env={**os.environ, "PYTHONPATH": str(unpacked / "site-packages")},

@@ -8,6 +8,7 @@ import io
 import json
 import struct
 import subprocess
+import sys
 import tarfile
 import tempfile
 import zipfile
@@ -17,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from conda_package_streaming.create import conda_builder
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 # linker flags of a library that nothing can be said against
 CLEAN = ("-Wl,-z,noexecstack", "-Wl,-z,relro")
@@ -170,6 +176,30 @@ class WheelSpec:
 
 def _record_digest(content: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+INDEX = b'{"name": "a", "version": "1", "build": "0", "build_number": 0, "depends": []}'
+
+
+def tar(members: list[tarfile.TarInfo | tuple[str, bytes]]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+            else:
+                info = tarfile.TarInfo(member[0])
+                info.size = len(member[1])
+                archive.addfile(info, io.BytesIO(member[1]))
+    return out.getvalue()
+
+
+def conda(path: Path, payload: bytes, info: bytes | None = None) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        packed = tar([("info/index.json", INDEX)]) if info is None else info
+        archive.writestr(f"info-{path.stem}.tar.zst", zstd.compress(packed))
+        archive.writestr(f"pkg-{path.stem}.tar.zst", zstd.compress(payload))
+    return path
 
 
 def fat_binary(images: tuple[tuple[int, int], ...], flags: int = 0x11) -> bytes:

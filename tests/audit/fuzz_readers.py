@@ -2,7 +2,7 @@
 
 Targets are elf, fatbin, conda, tar and whl. Needs ``atheris``. Options after the corpus are libFuzzer's, such
 as ``-max_total_time=900``. Only the documented refusals may leave a reader; anything else is a crash, which
-libFuzzer writes to a file. Its smallest form belongs into ``test_hostile.py`` or ``test_elf.py``.
+libFuzzer writes to a file. Its smallest form belongs into ``test_audit_hostile.py`` or ``test_audit_elf.py``.
 """
 
 from __future__ import annotations

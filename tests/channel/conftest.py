@@ -22,7 +22,7 @@ from extforge.channel.catalogue import KEEP_REST, Row, Rule
 from extforge.channel.make import make_channel
 from extforge.channels import CACHE_VARIABLE
 
-#: Projects that a python of an environment needs before it can install a source distribution, and their files.
+#: Projects that a python needs before it can install a source distribution, and their files.
 INSTALLERS = {
     "pip": ("pip",),
     "setuptools": ("setuptools", "pkg_resources", "_distutils_hack", "*-precedence.pth"),
@@ -77,9 +77,14 @@ def wheel_of_installed(directory: Path, project: str) -> Row:
 def small_package(name: str, text: str, **fields: Any) -> PlannedPackage:
     """Plan a package of one file; its version and build do not depend on the content."""
     defaults: dict[str, Any] = {
-        "version": "1.0", "build": "h0_0", "subdir": "noarch", "summary": name, "license": "MIT", "noarch": "generic",
+        "version": "1.0",
+        "build": "h0_0",
+        "subdir": "noarch",
+        "summary": name,
+        "license": "MIT",
+        "noarch": "generic",
         "entries": lambda: iter([Entry(f"share/{name}.txt", text=text)]),
-    }  # fmt: skip
+    }
     return PlannedPackage(name=name, **(defaults | fields))
 
 
@@ -133,12 +138,17 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     wheels.mkdir()
     for stem, tag in (("greeter-1.0", "py3-none-any"), ("native-2.0", "py3-none-linux_x86_64")):
         name = stem.partition("-")[0]
-        write_wheel(wheels, f"{stem}-{tag}", {
-            f"{name}/__init__.py": f"def main():\n    print('hello from {name}')\n",
-            f"{name}/include/{name}.h": "#pragma once\n",
-            f"{stem}.data/scripts/{name}-script": f"#!python\nimport {name}\n{name}.main()\n",
-            f"{stem}.dist-info/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n",
-        }, "Summary: says hello\n")  # fmt: skip
+        write_wheel(
+            wheels,
+            f"{stem}-{tag}",
+            {
+                f"{name}/__init__.py": f"def main():\n    print('hello from {name}')\n",
+                f"{name}/include/{name}.h": "#pragma once\n",
+                f"{stem}.data/scripts/{name}-script": f"#!python\nimport {name}\n{name}.main()\n",
+                f"{stem}.dist-info/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n",
+            },
+            "Summary: says hello\n",
+        )
     rules = (Rule("*/include/*", "include", put="both"), KEEP_REST)
     rows = (
         *(wheel_of_installed(wheels, project) for project in INSTALLERS),

@@ -28,9 +28,15 @@ ENTRIES = [
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     planned = small_package(
-        "zed", "", entries=lambda: iter(ENTRIES), subdir="linux-64", noarch=None, depends=("python >=3.8",),
-        constrains=("zeta >=2",), run_exports={"weak": ["zed >=1.0"], "strong": ["zlib"]},
-    )  # fmt: skip
+        "zed",
+        "",
+        entries=lambda: iter(ENTRIES),
+        subdir="linux-64",
+        noarch=None,
+        depends=("python >=3.8",),
+        constrains=("zeta >=2",),
+        run_exports={"weak": ["zed >=1.0"], "strong": ["zlib"]},
+    )
     return write_package(planned, tmp_path / "linux-64")
 
 
@@ -40,14 +46,21 @@ def test_paths_are_complete_and_true(package: Path) -> None:
     for path, content in contents.content.items():
         record = contents.paths[path]
         assert (record["path_type"], record["sha256"], record["size_in_bytes"]) == (
-            "hardlink", hashlib.sha256(content).hexdigest(), len(content))  # fmt: skip
+            "hardlink",
+            hashlib.sha256(content).hexdigest(),
+            len(content),
+        )
 
 
-@pytest.mark.parametrize(("path", "target", "sha256", "size"), [
-    ("lib/libz.so", "libz.so.1", hashlib.sha256(BODY).hexdigest(), len(BODY)),
-    ("lib/far.so", "other/far.so", "ab" * 32, 7),
-    ("lib/python/lib", "../../lib", EMPTY_SHA256, 0),
-], ids=["within the package", "into another package", "directory"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "target", "sha256", "size"),
+    [
+        ("lib/libz.so", "libz.so.1", hashlib.sha256(BODY).hexdigest(), len(BODY)),
+        ("lib/far.so", "other/far.so", "ab" * 32, 7),
+        ("lib/python/lib", "../../lib", EMPTY_SHA256, 0),
+    ],
+    ids=["within the package", "into another package", "directory"],
+)
 def test_link_tells_of_the_file_it_leads_to(
     package: Path, path: str, target: str, sha256: str, size: int
 ) -> None:
@@ -62,13 +75,17 @@ def test_only_text_with_the_placeholder_is_marked_for_replacement(package: Path)
         path: record for path, record in read_package(package).paths.items() if "prefix_placeholder" in record
     }
     assert {path: (r["prefix_placeholder"], r["file_mode"]) for path, r in marked.items()} == {
-        "bin/tool": (PLACEHOLDER, "text")}  # fmt: skip
+        "bin/tool": (PLACEHOLDER, "text")
+    }
 
 
 def test_modes(package: Path) -> None:
     members = read_package(package).members
     assert [oct(members[path].mode) for path in ("bin/tool", "lib/libz.so.1", "share/ünïcode name.txt")] == [
-        "0o755", "0o755", "0o644"]  # fmt: skip
+        "0o755",
+        "0o755",
+        "0o644",
+    ]
 
 
 def test_rattler_reads_the_same(package: Path, tmp_path: Path) -> None:
@@ -80,7 +97,11 @@ def test_rattler_reads_the_same(package: Path, tmp_path: Path) -> None:
         "linux-64",
     )
     assert (index.arch, index.platform, index.depends, index.constrains) == (
-        "x86_64", "linux", ["python >=3.8"], ["zeta >=2"])  # fmt: skip
+        "x86_64",
+        "linux",
+        ["python >=3.8"],
+        ["zeta >=2"],
+    )
     exports = RunExportsJson.from_package_archive(package)
     assert (exports.weak, exports.strong) == (["zed >=1.0"], ["zlib"])
     assert len(PathsJson.from_package_archive(package).paths) == len(ENTRIES)

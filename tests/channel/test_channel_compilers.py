@@ -49,19 +49,23 @@ def test_compiler_below_a_path_with_blanks(monkeypatch: pytest.MonkeyPatch, tmp_
     assert run("sh", program, "--version").stdout.startswith("g++")
 
 
-@pytest.mark.parametrize(("package", "kind", "specs"), [
-    ("gcc_linux-64 15.2.0", "strong", ["libgcc >=15"]),
-    ("gxx_linux-64 15.2.0", "strong", ["libstdcxx >=15", "libgcc >=15"]),
-    ("sysroot_linux-64 2.17", "strong", [f"__glibc >={compilers.glibc_version()},<3.0.a0"]),
-    ("sysroot_linux-64 2.28", "strong", [f"__glibc >={compilers.glibc_version()},<3.0.a0"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("package", "kind", "specs"),
+    [
+        ("gcc_linux-64 15.2.0", "strong", ["libgcc >=15"]),
+        ("gxx_linux-64 15.2.0", "strong", ["libstdcxx >=15", "libgcc >=15"]),
+        ("sysroot_linux-64 2.17", "strong", [f"__glibc >={compilers.glibc_version()},<3.0.a0"]),
+        ("sysroot_linux-64 2.28", "strong", [f"__glibc >={compilers.glibc_version()},<3.0.a0"]),
+    ],
+)
 def test_run_exports(package: str, kind: str, specs: list[str]) -> None:
     assert planned()[package].run_exports == {kind: specs}
 
 
 def test_installed_compiler_compiles(small_prefix: Path, tmp_path: Path) -> None:
     (tmp_path / "hello.cpp").write_text(SOURCE)
-    script = f"{ACTIVATE} set -e; $CXX $CXXFLAGS -std=c++17 $LDFLAGS hello.cpp -o hello; ./hello; $READELF -d hello"
+    build = "$CXX $CXXFLAGS -std=c++17 $LDFLAGS hello.cpp -o hello"
+    script = f"{ACTIVATE} set -e; {build}; ./hello; $READELF -d hello"
     environment = {"PATH": f"{small_prefix / 'bin'}:/usr/bin:/bin", "CONDA_PREFIX": str(small_prefix)}
     done = run("bash", "-c", script, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
@@ -79,9 +83,15 @@ def test_deactivation_leaves_nothing_behind(small_prefix: Path) -> None:
 
 @pytest.mark.parametrize("package_build", ["0", "1"])
 def test_prefix_with_a_blank_splits_no_flag(small_prefix: Path, package_build: str) -> None:
-    script = f'for f in "{small_prefix}"/etc/conda/activate.d/*.sh; do . "$f"; done; echo "$CXXFLAGS $LDFLAGS $CMAKE_ARGS"'
-    environment = {"PATH": "/usr/bin:/bin", "CONDA_BUILD": package_build, "CONDA_PREFIX": "/home/a user/env",
-                   "PREFIX": "/home/a user/host", "BUILD_PREFIX": "/home/a user/build"}  # fmt: skip
+    activate = ACTIVATE.replace("$CONDA_PREFIX", str(small_prefix))
+    script = f'{activate} echo "$CXXFLAGS $LDFLAGS $CMAKE_ARGS"'
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "CONDA_BUILD": package_build,
+        "CONDA_PREFIX": "/home/a user/env",
+        "PREFIX": "/home/a user/host",
+        "BUILD_PREFIX": "/home/a user/build",
+    }
     done = run("bash", "-euc", script, env=environment)
     assert done.returncode == 0, done.stderr
     assert [word for word in done.stdout.split() if not word.startswith("-")] == []

@@ -59,11 +59,15 @@ def test_wheel_cut_off_is_fetched_again(
     assert f"{cache / source.name} is damaged" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("stems", "chosen"), [
-    (["a-1.0-py3-none-any", "a-1.0-py3-none-linux_x86_64"], "a-1.0-py3-none-linux_x86_64"),
-    (["a-1.0-cp27-cp27m-win_amd64", "a-1.0-py3-none-any"], "a-1.0-py3-none-any"),
-    (["a-1.0-py3-none-any", "a-2.0-py3-none-any", "odd name"], "a-1.0-py3-none-any"),
-], ids=["most specific", "fits this interpreter", "version"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stems", "chosen"),
+    [
+        (["a-1.0-py3-none-any", "a-1.0-py3-none-linux_x86_64"], "a-1.0-py3-none-linux_x86_64"),
+        (["a-1.0-cp27-cp27m-win_amd64", "a-1.0-py3-none-any"], "a-1.0-py3-none-any"),
+        (["a-1.0-py3-none-any", "a-2.0-py3-none-any", "odd name"], "a-1.0-py3-none-any"),
+    ],
+    ids=["most specific", "fits this interpreter", "version"],
+)
 def test_choice(shelf: Path, tmp_path: Path, stems: list[str], chosen: str) -> None:
     for stem in stems:
         (tmp_path / f"{stem}.whl").touch() if " " in stem else write_wheel(tmp_path, stem, {})
@@ -99,13 +103,16 @@ def test_second_fetch_waits_for_the_first(
     assert len(list((tmp_path / "cache").glob("*.whl"))) == 1
 
 
-@pytest.mark.parametrize(("tags", "pure", "glibc"), [
-    ("py3-none-any", True, None),
-    ("py2.py3-none-any", True, None),
-    ("py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64", False, "2.17"),
-    ("cp311-cp311-manylinux_2_28_x86_64.manylinux_2_5_x86_64", False, "2.5"),
-    ("cp311-cp311-linux_x86_64", False, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tags", "pure", "glibc"),
+    [
+        ("py3-none-any", True, None),
+        ("py2.py3-none-any", True, None),
+        ("py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64", False, "2.17"),
+        ("cp311-cp311-manylinux_2_28_x86_64.manylinux_2_5_x86_64", False, "2.5"),
+        ("cp311-cp311-linux_x86_64", False, None),
+    ],
+)
 def test_tags(tmp_path: Path, tags: str, pure: bool, glibc: str | None) -> None:
     wheel = Wheel(write_wheel(tmp_path, f"a-1.0-{tags}", {}))
     assert (wheel.is_pure, wheel.glibc_floor) == (pure, glibc)

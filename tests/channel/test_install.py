@@ -82,11 +82,22 @@ def test_foreign_directory_is_refused(channel: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "home").iterdir() if path.name != LOCK] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize(("specs", "error", "message"), [
-    (["gamma"], NotFoundError, r"no solution from file://.*a%20channel for gamma:\n.*No candidates were found for gamma"),
-    (["alpha >=2"], NotFoundError, r"No candidates were found for alpha >=2"),
-    (["alpha >>2"], BadInputError, r"'alpha >>2' is no package with an optional version and build: unable to parse"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("specs", "error", "message"),
+    [
+        (
+            ["gamma"],
+            NotFoundError,
+            r"no solution from file://.*a%20channel for gamma:\n.*No candidates were found for gamma",
+        ),
+        (["alpha >=2"], NotFoundError, r"No candidates were found for alpha >=2"),
+        (
+            ["alpha >>2"],
+            BadInputError,
+            r"'alpha >>2' is no package with an optional version and build: unable to parse",
+        ),
+    ],
+)
 def test_specs_without_a_solution(
     channel: Path, tmp_path: Path, specs: list[str], error: type[Exception], message: str
 ) -> None:
@@ -97,7 +108,7 @@ def test_specs_without_a_solution(
 
 def test_channel_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(
-        NotFoundError, match="a channel of file:///nowhere/at/all cannot be read: (?s:.*)No such file"
+        NotFoundError, match=r"a channel of file:///nowhere/at/all cannot be read: (?s:.*)No such file"
     ):
         install(tmp_path / "env", ["alpha"], ["file:///nowhere/at/all"])
 
@@ -114,14 +125,20 @@ def test_damaged_package_is_an_error_and_is_installed_once_whole(channel: Path, 
     assert content(tmp_path / "env") == {"omega": "in no cache"}
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("dependencies:\n  - a\n  - pip:\n    - b\n", "only conda packages can be installed here, not {'pip': ['b']}"),
-    ("dependencies: a\n", "it has no list of dependencies"),
-    ("dependencies:\n", "it has no list of dependencies"),
-    ("- a\n", "it has no list of dependencies"),
-    ("dependencies: [a\n", "cannot be read as an environment file"),
-    ("", "it has no list of dependencies"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "dependencies:\n  - a\n  - pip:\n    - b\n",
+            "only conda packages can be installed here, not {'pip': ['b']}",
+        ),
+        ("dependencies: a\n", "it has no list of dependencies"),
+        ("dependencies:\n", "it has no list of dependencies"),
+        ("- a\n", "it has no list of dependencies"),
+        ("dependencies: [a\n", "cannot be read as an environment file"),
+        ("", "it has no list of dependencies"),
+    ],
+)
 def test_unusable_environment_file(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "environment.yml"
     file.write_text(text)
@@ -153,14 +170,21 @@ def test_command(channel: Path, tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'env'}: {verdict}\n"), done.stderr
 
 
-@pytest.mark.parametrize(("arguments", "code", "message"), [
-    (["--prefix", "env"], 2, "nothing to install: name packages or give an environment file with --file"),
-    (["--prefix", "env", "alpha", "-c", "./none"], 2, "no directory none (given as a channel); valid: a URL"),
-    (["--prefix", "env", "alpha", "-c", "."], 2, "is no channel: it has no noarch/repodata.json"),
-    (["--prefix", "env", "gamma", "-c", "a channel"], 1, "No candidates were found for gamma"),
-    (["--prefix", "a channel", "alpha", "-c", "a channel"], 3, "was not made by `extforge install`"),
-    (["--prefix", "a channel/noarch/repodata.json", "alpha", "-c", "a channel"], 1, "Not a directory"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--prefix", "env"], 2, "nothing to install: name packages or give an environment file with --file"),
+        (
+            ["--prefix", "env", "alpha", "-c", "./none"],
+            2,
+            "no directory none (given as a channel); valid: URL, directory",
+        ),
+        (["--prefix", "env", "alpha", "-c", "."], 2, "is no channel: it has no noarch/repodata.json"),
+        (["--prefix", "env", "gamma", "-c", "a channel"], 1, "No candidates were found for gamma"),
+        (["--prefix", "a channel", "alpha", "-c", "a channel"], 3, "was not made by `extforge install`"),
+        (["--prefix", "a channel/noarch/repodata.json", "alpha", "-c", "a channel"], 1, "Not a directory"),
+    ],
+)
 def test_exit_codes(channel: Path, arguments: list[str], code: int, message: str) -> None:
     done = run(*EXTFORGE, *arguments, cwd=channel.parent)
     assert (done.returncode, done.stdout) == (code, "")

@@ -100,7 +100,6 @@ class World:
             library_name="libpython3.11.so",
             embed_libraries="-ldl -lm",
             extension_suffix=".cpython-311-x86_64-linux-gnu.so",
-            multiarch="x86_64-linux-gnu",
             site_packages=(str(site),),
         )
 

@@ -202,6 +202,12 @@ def test_config_of_something_missing_ends_in_1(command, world):
     assert "cuobjdump is missing" in done.stderr
 
 
+def test_a_single_answer_does_not_need_what_was_not_asked_for(command, world):
+    prefix = world.toolkit(world.conda_meta(world.top / "no python"))
+    done = command("--nvcc", "--prefix", str(prefix), "--cuda", command.cuda, program="extforge-config")
+    assert succeeded(done) == f"{command.cuda}/bin/nvcc\n"
+
+
 def test_a_contradiction_inside_cuda_keeps_nobody_from_pythons_flags(command):
     include = sysconfig.get_path("include")
     done = command("--includes", "python", program="extforge-config", CUDA_HOME="/a:/b")

@@ -191,6 +191,16 @@ def test_redefinitions_when_build_and_host_prefix_are_mixed(world):
     assert toolchain.flags("cudart").cflags[0] == f"-I{host}/targets/x86_64-linux/include"
 
 
+def test_a_package_build_takes_the_systems_nvcc_since_the_recipe_forgot_the_compiler(world):
+    """The caller's PATH stands behind the prefixes in every package build."""
+    host, build = world.conda_meta(world.top / "host"), world.conda_meta(world.top / "build")
+    world.environ["CUDA_HOME"] = str(world.toolkit(world.sysroot / "usr/local/cuda"))
+    world.environ |= {"CONDA_BUILD": "1", "PREFIX": str(host), "BUILD_PREFIX": str(build)}
+    toolchain = world.resolve()
+    assert toolchain.root is None
+    assert toolchain.get("nvcc").hint == "add cuda-nvcc to the requirements of the recipe"
+
+
 @pytest.mark.parametrize("layout", ["conda", "wheel"])
 def test_there_is_no_lib64(world, layout):
     """exllama#20, flashinfer#1143: builds look for lib64 and for names without a version."""

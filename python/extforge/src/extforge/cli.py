@@ -26,7 +26,7 @@ class Subcommand(NamedTuple):
 
 TOOLCHAIN = "extforge.toolchain.commands"
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    Subcommand("build", "build, test and index the packages of a recipe", "extforge.build"),
+    Subcommand("build", "build, test and audit the packages of a recipe", "extforge.build.command"),
     Subcommand("audit", "compare what packages claim with what they hold", "extforge.audit.command"),
     Subcommand("install", "solve and install an environment", "extforge.install"),
     Subcommand("channel", "make a channel where no conda channel is reachable", "extforge.channel.command"),

@@ -24,10 +24,12 @@ STATE = ".extforge-install.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("specs", nargs="*", metavar="SPEC", help="packages, as in `conda install`")
-    parser.add_argument("--file", type=Path, metavar="YAML", help="an environment file; its channels are not read")
+    parser.add_argument("--file", type=Path, metavar="YAML",
+                        help="an environment file; its channels are not read")
     parser.add_argument("--without", action="append", default=[], metavar="NAME",
                         help="leave this package of the environment file out; repeatable")
-    parser.add_argument("--prefix", type=Path, required=True, metavar="DIR", help="the environment's directory")
+    parser.add_argument("--prefix", type=Path, required=True, metavar="DIR",
+                        help="the environment's directory")
     add_channel_arguments(parser)
 
 
@@ -70,7 +72,8 @@ def leave_out(specs: list[str], names: Sequence[str]) -> list[str]:
     by_name = {spec: package_name(spec) for spec in specs}
     unknown = sorted(set(names) - set(by_name.values()))
     if unknown:
-        raise BadInputError(f"cannot leave out {unknown[0]}: the environment file names {', '.join(by_name.values())}")
+        named = ", ".join(by_name.values())
+        raise BadInputError(f"cannot leave out {unknown[0]}: the environment file names {named}")
     return [spec for spec, name in by_name.items() if name not in names]
 
 
@@ -91,9 +94,10 @@ def package_name(spec: str) -> str:
 def install(prefix: Path, specs: Sequence[str], channels: Sequence[str]) -> bool:
     """Make ``prefix`` hold exactly what ``specs`` solve to; return whether anything had to be done.
 
-    An interrupted installation is started anew. Raises :class:`BadInputError` for a bad spec, :class:`NotFoundError`
-    when a channel cannot be read or the solver finds no solution, :class:`ConflictError` for a directory that was
-    not made by this function, and :class:`FailedCommand` when the packages cannot be put into place.
+    An interrupted installation is started anew. Raises :class:`BadInputError` for a bad spec,
+    :class:`NotFoundError` when a channel cannot be read or the solver finds no solution,
+    :class:`ConflictError` for a directory that was not made here, and :class:`FailedCommand` when packages
+    cannot be put into place.
     """
     for spec in specs:
         package_name(spec)
@@ -116,7 +120,9 @@ def install(prefix: Path, specs: Sequence[str], channels: Sequence[str]) -> bool
 def read_state(prefix: Path) -> dict[str, Any] | None:
     """Return what an earlier installation wrote, or ``None`` for a directory that is absent or empty."""
     if holds_other_content(prefix, STATE):
-        raise ConflictError(f"{prefix} is not empty and was not made by `extforge install`; name another directory")
+        raise ConflictError(
+            f"{prefix} is not empty and was not made by `extforge install`; name another directory"
+        )
     try:
         return dict(json.loads((prefix / STATE).read_text()))
     except FileNotFoundError:
@@ -145,7 +151,8 @@ async def solve(specs: Sequence[str], channels: Sequence[str]) -> list[RepoDataR
     except (GatewayError, FetchRepoDataError) as error:
         raise NotFoundError(f"a channel of {', '.join(channels)} cannot be read: {error}") from error
     except SolverError as error:
-        raise NotFoundError(f"no solution from {', '.join(channels)} for {', '.join(specs)}:\n{error}") from error
+        asked = f"from {', '.join(channels)} for {', '.join(specs)}"
+        raise NotFoundError(f"no solution {asked}:\n{error}") from error
 
 
 async def link(prefix: Path, records: list[RepoDataRecord], replaced: set[str]) -> None:

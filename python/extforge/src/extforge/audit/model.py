@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from packaging.tags import Tag
 
+from extforge.audit.binaries import Elf, SecondOpinion
 from extforge.audit.requirements import Requirement
 
 
@@ -50,60 +51,6 @@ class Entry:
     location: Location | None = None
 
 
-class Import(NamedTuple):
-    """A symbol that a library takes from elsewhere. ``weak``: it may stay unresolved."""
-
-    name: str
-    version: str
-    library: str
-    weak: bool
-
-
-class DeviceImage(NamedTuple):
-    """GPU code inside a library: ``kind`` is ``sass`` or ``ptx``, ``architecture`` e.g. ``9.0a``."""
-
-    kind: str
-    architecture: str
-
-
-class SecondOpinion(NamedTuple):
-    """What cuobjdump sees in a library; ``problem`` when it could not be asked."""
-
-    images: frozenset[DeviceImage]
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Elf:
-    """What the loader, not the section table, sees of one ELF file.
-
-    ``unread`` lists what could not be established, as phrases; each of them is reported as *not verified*.
-    """
-
-    machine: str
-    bits: int
-    soname: str = ""
-    needed: tuple[str, ...] = ()
-    run_paths: tuple[str, ...] = ()
-    run_path_tag: str = ""
-    imports: tuple[Import, ...] = ()
-    version_needs: frozenset[str] = frozenset()
-    exports: frozenset[str] = frozenset()
-    cxx_exports: tuple[str, ...] = ()
-    executable_stack: bool = False
-    text_relocations: bool = False
-    relro: bool = True
-    build_paths: tuple[str, ...] = ()
-    device_images: tuple[DeviceImage, ...] = ()
-    operators: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-
-    @property
-    def hard_imports(self) -> Iterator[Import]:
-        """Symbols without which the library does not load."""
-        return (symbol for symbol in self.imports if not symbol.weak)
-
-
 @dataclass(frozen=True, slots=True)
 class FileClaim:
     """What the metadata says of one file; empty or ``None`` where it says nothing."""
@@ -111,7 +58,6 @@ class FileClaim:
     size: int | None = None
     sha256: str = ""
     placeholder: str = ""
-    placeholder_mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement
@@ -13,6 +13,9 @@ from rattler import MatchSpec, Version, VersionSpec
 from rattler.exceptions import InvalidMatchSpecError, InvalidVersionSpecError
 
 from extforge.errors import BadInputError
+
+# Each takes microseconds and a kilobyte; no real package has a hundredth of this.
+MOST_REQUIREMENTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Requirement:
         if self.versions is None:
             return True
         if isinstance(self.versions, SpecifierSet):
-            return self.versions.contains(version, prereleases=True)
+            return not version.endswith(".*") and self.versions.contains(version, prereleases=True)
         return self.versions.matches(Version(version))
 
 
@@ -39,8 +42,17 @@ def allow(requirements: Iterable[Requirement], version: str) -> bool:
 
 
 def allowed_minors(requirements: Sequence[Requirement], minors: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``minors`` (such as ``2.10``) of which some patch release satisfies all requirements."""
-    return tuple(m for m in minors if any(allow(requirements, f"{m}.{patch}") for patch in range(30)))
+    """Those of ``minors`` (such as ``2.10``) of which some release satisfies all requirements.
+
+    Patch releases up to 29 are tried, and the very versions that a requirement names with ``==``.
+    """
+    pinned = [s.version for r in requirements if isinstance(r.versions, SpecifierSet) for s in r.versions]
+
+    def releases(minor: str) -> Iterator[str]:
+        yield from (f"{minor}.{patch}" for patch in range(30))
+        yield from (version for version in pinned if version.startswith(f"{minor}."))
+
+    return tuple(m for m in minors if any(allow(requirements, version) for version in releases(m)))
 
 
 def read_conda_requirement(text: str) -> Requirement:

@@ -97,7 +97,7 @@ def write_package(package: PlannedPackage, directory: Path) -> Path:
 
 
 def copy_without_times(source: Path, target: Path) -> Path:
-    """Copy a ``.conda`` file; the builder stamps ``metadata.json`` with the time of day, the copy is the same any day."""
+    """Copy a ``.conda`` file without the time of day that the builder stamps ``metadata.json`` with."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for member in old.infolist():
             bare = zipfile.ZipInfo(member.filename)
@@ -108,7 +108,7 @@ def copy_without_times(source: Path, target: Path) -> Path:
 
 
 def add_entries(archive: tarfile.TarFile, entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """Add all files and return their records for ``paths.json``; a link's record tells of the file it leads to."""
+    """Add all files and return their records for ``paths.json``; a link's tells of the file it leads to."""
     records: dict[str, dict[str, Any]] = {}
     links: dict[str, str] = {}
     for entry in entries:
@@ -211,4 +211,4 @@ def describe(package: PlannedPackage, paths: list[dict[str, Any]]) -> dict[str, 
     if package.noarch == "python":
         noarch = {"type": "python", "entry_points": list(package.entry_points)}
         documents["link.json"] = {"noarch": noarch, "package_metadata_version": 1}
-    return {name: json.dumps(document, indent=1, sort_keys=True).encode() for name, document in documents.items()}
+    return {name: json.dumps(value, indent=1, sort_keys=True).encode() for name, value in documents.items()}

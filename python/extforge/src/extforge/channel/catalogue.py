@@ -16,11 +16,11 @@ OWN_PLACE = "own place"
 
 
 class Rule(NamedTuple):
-    """Where the files of a wheel go that match ``pattern`` (``*`` crosses directories); the first match wins.
+    """Where the files of a wheel go that match ``pattern``; the first match wins, ``*`` crosses directories.
 
     ``to`` is a directory of the prefix that takes what lies below the pattern's fixed leading directory,
-    :data:`OWN_PLACE`, or ``None`` to leave the file out. ``put`` says what the package gets: the file at its new
-    place, a relative link to it in the wheel's place (another package holds the file), or both.
+    :data:`OWN_PLACE`, or ``None`` to leave the file out. ``put`` says what the package gets: the file at its
+    new place, a relative link to it in the wheel's place (another package holds the file), or both.
     """
 
     pattern: str
@@ -41,10 +41,10 @@ SCRIPTS_ONLY = (Rule("*.data/scripts/*", OWN_PLACE), DROP_REST)
 class Row(NamedTuple):
     """One package.
 
-    ``plain`` marks one that no Python sees: no interpreter in its build string, none of the wheel's requirements.
-    ``flavour`` heads the build string; ``links`` are extra (path, target) pairs of the prefix, ``texts`` extra (path, file of this
-    Python package) pairs; ``{site_packages}`` in a path is the directory of that name. ``depends`` and ``run_exports`` are
-    added to what the wheel says.
+    ``plain`` marks one that no Python sees: no interpreter in its build string, none of the wheel's
+    requirements. ``flavour`` heads the build string; ``links`` are extra (path, target) pairs of the prefix,
+    ``texts`` extra (path, file of this Python package) pairs; ``{site_packages}`` in a path is the directory of
+    that name. ``depends`` and ``run_exports`` are added to what the wheel says.
     """
 
     name: str
@@ -94,9 +94,9 @@ PYTORCH_RULES = (
     KEEP_REST,
 )
 #: Both are pinned to their minor version, as conda-forge does.
-SAME_MINOR = ">={},<{}.{}.0a0".format(TORCH_RELEASE, Version(TORCH).major, Version(TORCH).minor + 1)
+SAME_MINOR = f">={TORCH_RELEASE},<{Version(TORCH).major}.{Version(TORCH).minor + 1}.0a0"
 LIBTORCH_EXPORT, PYTORCH_EXPORT = f"libtorch {SAME_MINOR}", f"pytorch {SAME_MINOR}"
-#: Headers and CMake files are also where compilers look without being told: torch's own headers include them from there.
+#: Headers and CMake files are also where compilers look without being told: torch's headers need them there.
 PYBIND11_RULES = (
     Rule("pybind11/include/*", "include", put="both"),
     Rule("pybind11/share/*", "share", put="both"),
@@ -109,7 +109,8 @@ ROWS: tuple[Row, ...] = (
     Row("libtorch", TORCH, "torch", LIBTORCH_RULES, plain=True, flavour="cpu_generic_",
         depends=("libgomp", "libstdcxx", "libgcc"), run_exports=(LIBTORCH_EXPORT,)),
     Row("pytorch", TORCH, "torch", PYTORCH_RULES, flavour="cpu_generic_",
-        depends=(f"libtorch {TORCH_RELEASE} cpu_generic_*", "pybind11"), run_exports=(LIBTORCH_EXPORT, PYTORCH_EXPORT),
+        depends=(f"libtorch {TORCH_RELEASE} cpu_generic_*", "pybind11"),
+        run_exports=(LIBTORCH_EXPORT, PYTORCH_EXPORT),
         links=(("{site_packages}/torch/include", "include"), ("{site_packages}/torch/share/cmake", "share/cmake"))),
     # tools whose wheels wrap a plain program
     Row("cmake", "4.4.5", rules=(Rule("cmake/data/*", "."), DROP_REST), plain=True),
@@ -140,7 +141,6 @@ ROWS: tuple[Row, ...] = (
     Row("jsonschema", "4.26.0"),
     Row("jsonschema-specifications", "2025.9.1"),
     Row("kiwisolver", "1.5.1"),
-    Row("librt", "0.17.0"),
     Row("markdown-it-py", "4.3.0"),
     Row("markupsafe", "3.0.4"),
     Row("matplotlib-base", "3.11.2", "matplotlib"),
@@ -166,6 +166,7 @@ ROWS: tuple[Row, ...] = (
     Row("pytest", "9.2.0"),
     Row("pytest-xdist", "3.8.0"),
     Row("python-dateutil", "4.0.0"),
+    Row("python-librt", "0.17.0", "librt"),
     Row("python-tzdata", "2026.6", "tzdata"),
     Row("pyyaml", "6.0.4"),
     Row("referencing", "0.37.0"),

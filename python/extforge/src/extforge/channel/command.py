@@ -16,7 +16,8 @@ configured here and are kept in the cache; what is up to date is not made again.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = DESCRIPTION
-    parser.add_argument("directory", type=Path, help="where the channel is made; new, empty or made by this command")
+    parser.add_argument("directory", type=Path,
+                        help="where the channel is made; new, empty or made by this command")
     parser.add_argument("--cache", type=Path, default=None, metavar="DIR",
                         help="where wheels are kept (default: DIRECTORY/../cache/wheels)")
     parser.add_argument("--cuda", choices=[catalogue_cuda.VERSION], metavar="VERSION",

@@ -1,8 +1,9 @@
 """Plan the compiler packages: conda-forge's names and activation in front of the system's own compilers.
 
-``compiler("cxx")`` renders to ``gxx_linux-64 15.*``, so the packages carry the versions that the variant table asks for;
-their summaries and build strings say which compiler answers. The programs are small scripts that call the system's,
-the sysroot holds links to the system's C library, and ``libstdcxx`` and ``libgcc`` are copies of its runtime.
+``compiler("cxx")`` renders to ``gxx_linux-64 15.*``, so the packages carry the versions that the variant
+table asks for; their summaries and build strings say which compiler answers. The programs are small scripts
+that call the system's, the sysroot holds links to the system's C library, and ``libstdcxx`` and ``libgcc``
+are copies of its runtime.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ GXX_EXPORTS = {"strong": ["libstdcxx >=15", "libgcc >=15"]}
 GCC_PROGRAMS = {"gcc": "gcc", "cc": "gcc", "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm",
                 "gcc-ranlib": "gcc-ranlib"}
 GXX_PROGRAMS = {"g++": "g++", "c++": "g++"}
-BINUTILS_PROGRAMS = {name: name for name in ("addr2line", "ar", "as", "ld", "nm", "objcopy", "objdump", "ranlib",
-                                             "readelf", "size", "strings", "strip")}
+BINUTILS = ("addr2line", "ar", "as", "ld", "nm", "objcopy", "objdump", "ranlib", "readelf", "size", "strings",
+            "strip")  # fmt: skip
+BINUTILS_PROGRAMS = {name: name for name in BINUTILS}
 #: What every Linux program may link; ``compiler("c")`` finds them in its sysroot.
-SYSTEM_LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2")
+SYSTEM_LIBRARIES = (
+    "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2",
+)  # fmt: skip
 
 
 class CompilerRow(NamedTuple):
@@ -58,8 +62,10 @@ class CompilerRow(NamedTuple):
 
 ROWS: tuple[CompilerRow, ...] = (
     CompilerRow("binutils_linux-64", BINUTILS_VERSION, BINUTILS_PROGRAMS, "binutils", (), {}),
-    CompilerRow("gcc_linux-64", GCC_VERSION, GCC_PROGRAMS, "gcc", ("binutils_linux-64", "sysroot_linux-64"), GCC_EXPORTS),
-    CompilerRow("gxx_linux-64", GCC_VERSION, GXX_PROGRAMS, "gxx", (f"gcc_linux-64 {GCC_VERSION}",), GXX_EXPORTS),
+    CompilerRow("gcc_linux-64", GCC_VERSION, GCC_PROGRAMS, "gcc", ("binutils_linux-64", "sysroot_linux-64"),
+                GCC_EXPORTS),
+    CompilerRow("gxx_linux-64", GCC_VERSION, GXX_PROGRAMS, "gxx", (f"gcc_linux-64 {GCC_VERSION}",),
+                GXX_EXPORTS),
     CompilerRow("c-compiler", "1.11.0", {}, None, ("gcc_linux-64 15.*",), {}),
     CompilerRow("cxx-compiler", "1.11.0", {}, None, ("c-compiler 1.11.0", "gxx_linux-64 15.*"), {}),
 )
@@ -139,9 +145,8 @@ def compiler_entries(row: CompilerRow) -> Iterator[Entry]:
 def sysroot_entries() -> Iterator[Entry]:
     for library in SYSTEM_LIBRARIES:
         source = system_library(library)
-        yield Entry(
-            f"{SYSROOT}/lib64/{library}", link=str(source), sha256=hash_file(source), size=source.stat().st_size
-        )
+        yield Entry(f"{SYSROOT}/lib64/{library}", link=str(source), sha256=hash_file(source),
+                    size=source.stat().st_size)  # fmt: skip
 
 
 @cache
@@ -161,7 +166,7 @@ def system_compiler(name: str) -> str:
     path = shutil.which(name)
     if path is None:
         raise NotFoundError(
-            f"no {name} on PATH: the bootstrap channel puts conda's compiler names in front of the system's compilers. "
+            f"no {name} on PATH: the bootstrap channel puts conda's names before the system's compilers. "
             "Install them (Debian: apt-get install g++; Fedora: dnf install gcc-c++)."
         )
     return path
@@ -176,9 +181,9 @@ def compiler_version() -> str:
 
 @cache
 def system_library(name: str) -> Path:
-    """Ask the compiler where a library of the system lies; it answers with the bare name when it does not know."""
+    """Ask the compiler where a library of the system lies; where it knows none, it answers with the name."""
     asked = [system_compiler("gcc"), f"-print-file-name={name}"]
     answer = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
     if not answer.is_absolute() or not answer.exists():
-        raise NotFoundError(f"the system's gcc knows no {name} (asked: {' '.join(asked)}; answered: {answer})")
+        raise NotFoundError(f"the system's gcc knows no {name}: {' '.join(asked)} answers {answer}")
     return answer.resolve()

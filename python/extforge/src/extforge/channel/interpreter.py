@@ -1,10 +1,10 @@
 """Plan ``python`` and ``python_abi`` from the interpreter that runs this.
 
-Taken are the program, its standard library without site-packages, its headers, its shared library and those that
-its extension modules need from the same prefix: pyenv, python.org's ``make install`` (with or without
-``--enable-shared``), Debian's ``/usr/bin/python3`` and conda environments are known. CPython finds its prefix from
-the place of its program, so the copy is relocatable once three things are mended: the RPATH of the program, the
-paths that ``_sysconfigdata`` recorded, and Debian's own directories.
+Taken are the program, its standard library without site-packages, its headers, its shared library and those
+that its extension modules need from the same prefix: pyenv, python.org's ``make install`` (with or without
+``--enable-shared``), Debian's ``/usr/bin/python3`` and conda environments are known. CPython finds its prefix
+from the place of its program, so the copy is relocatable once three things are mended: RPATHs to libraries of
+the old prefix, the paths that ``_sysconfigdata`` recorded, and Debian's own directories.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from extforge.channel.archive import PLACEHOLDER, Entry, PlannedPackage
 from extforge.channel.repack import FORMAT, PLATFORM, PYTHON_MINOR, PYTHON_TAG
 from extforge.errors import FailedCommand, NotFoundError
 
+#: How conda-forge ends the build strings of its pythons.
+BUILD_TAIL = "cpython" if sys.version_info < (3, 13) else f"cp{PYTHON_TAG}"
 PYTHON_ABI_EXPORT = f"python_abi {PYTHON_MINOR}.* *_cp{PYTHON_TAG}"
 
 #: Directories of the standard library that no environment needs.
@@ -39,7 +41,7 @@ LEFT_OUT_FILES = ("EXTERNALLY-MANAGED", "sitecustomize.py", "_distutils_system_m
 #: Libraries that packages of their own hold.
 LEFT_OUT_LIBRARIES = ("libgcc_s.so.1", "libstdc++.so.6", "libgomp.so.1")
 
-#: Debian's sysconfig asks this before it names site-packages instead of dist-packages; in a prefix the answer is yes.
+#: Debian's sysconfig asks this before it names site-packages; in a prefix of ours the answer is yes.
 DEBIAN_QUESTION = 'sys.base_prefix != sys.prefix or hasattr(sys, "real_prefix")'
 DEBIAN_SYSCONFIG = ("sysconfig.py", "sysconfig/__init__.py")
 #: Debian's site asks the same, but its code is frozen into the program; this file is run right after it.
@@ -56,9 +58,10 @@ if sys.prefix == sys.base_prefix:
 
 #: Under ``/usr`` only these recorded values are paths of the interpreter; flags there name the system's own.
 PREFIX_KEYS = (
-    "BINDIR BINLIBDEST CONFINCLUDEDIR CONFINCLUDEPY DESTDIRS DESTSHARED INCLDIRSTOMAKE INCLUDEDIR INCLUDEPY LIBDEST "
-    "LIBDIR LIBP LIBPC LIBPL MACHDESTLIB MANDIR SCRIPTDIR datarootdir exec_prefix prefix"
-).split()
+    "BINDIR", "BINLIBDEST", "CONFINCLUDEDIR", "CONFINCLUDEPY", "DESTDIRS", "DESTSHARED", "INCLDIRSTOMAKE",
+    "INCLUDEDIR", "INCLUDEPY", "LIBDEST", "LIBDIR", "LIBP", "LIBPC", "LIBPL", "MACHDESTLIB", "MANDIR",
+    "SCRIPTDIR", "datarootdir", "exec_prefix", "prefix",
+)  # fmt: skip
 
 
 def plan_python() -> PlannedPackage:
@@ -69,15 +72,15 @@ def plan_python() -> PlannedPackage:
     kind = (sys.implementation.name, sys.abiflags, sys.platlibdir)
     if kind != ("cpython", "", "lib"):
         raise NotFoundError(
-            f"only CPython without ABI flags and with its library in lib can be repacked; {sys.executable} is {kind}"
+            "only CPython without ABI flags and with its library in lib can be repacked; "
+            f"{sys.executable} is {kind}"
         )
-    tail = "cpython" if sys.version_info < (3, 13) else f"cp{PYTHON_TAG}"
-    library = shared_library()
-    seen = (FORMAT, sys.version, str(program()), os.stat(library or program()).st_mtime_ns, headers() is not None)
+    changed = (shared_library() or program()).stat().st_mtime_ns
+    seen = (FORMAT, sys.version, str(program()), changed, headers() is not None)
     return PlannedPackage(
         name="python",
         version=".".join(map(str, sys.version_info[:3])),
-        build=f"h{hashlib.sha256(repr(seen).encode()).hexdigest()[:7]}_0_{tail}",
+        build=f"h{hashlib.sha256(repr(seen).encode()).hexdigest()[:7]}_0_{BUILD_TAIL}",
         subdir=PLATFORM,
         summary=f"The Python interpreter of this machine ({program()})",
         license="Python-2.0",
@@ -96,7 +99,7 @@ def plan_python_abi() -> PlannedPackage:
         summary="Says which ABI the python of an environment has",
         license="BSD-3-Clause",
         entries=lambda: iter(()),
-        constrains=(f"python {PYTHON_MINOR}.* *_{'cpython' if sys.version_info < (3, 13) else f'cp{PYTHON_TAG}'}",),
+        constrains=(f"python {PYTHON_MINOR}.* *_{BUILD_TAIL}",),
         noarch="generic",
     )
 
@@ -127,7 +130,7 @@ def shared_library() -> Path | None:
     for directory in filter(None, directories):
         if (path := Path(directory) / name).exists():
             return path
-    raise NotFoundError(f"{program()} needs {name}, which is in none of: {', '.join(filter(None, directories))}")
+    raise NotFoundError(f"{program()} needs {name}; it is in none of: {', '.join(filter(None, directories))}")
 
 
 def headers() -> Path | None:
@@ -137,11 +140,13 @@ def headers() -> Path | None:
 
 
 def bundled_libraries() -> dict[str, Path]:
-    """Return the libraries of the interpreter's prefix that it needs, directly or not; under /usr all are the system's."""
+    """Return the libraries of its own prefix that the interpreter needs; under /usr all are the system's."""
     libraries = base_prefix() / "lib"
     apart = (*LEFT_OUT_LIBRARIES, f"libpython{PYTHON_MINOR}.so.1.0")
     found: dict[str, Path] = {}
-    unread = [] if base_prefix() == Path("/usr") else [program(), *standard_library().glob("lib-dynload/*.so")]
+    if base_prefix() == Path("/usr"):
+        return found
+    unread = [program(), *standard_library().glob("lib-dynload/*.so")]
     while unread:
         for name in needed_libraries(unread.pop()):
             if name not in found and name not in apart and (libraries / name).exists():
@@ -152,11 +157,14 @@ def bundled_libraries() -> dict[str, Path]:
 
 def needed_libraries(path: Path) -> tuple[str, ...]:
     """Return what the dynamic section of an ELF file names as NEEDED."""
+    from elftools.elf.dynamic import DynamicSection
     from elftools.elf.elffile import ELFFile
 
     with path.open("rb") as stream:
         dynamic = ELFFile(stream).get_section_by_name(".dynamic")
-        return tuple(tag.needed for tag in dynamic.iter_tags("DT_NEEDED")) if dynamic else ()
+        if not isinstance(dynamic, DynamicSection):
+            return ()
+        return tuple(tag.needed for tag in dynamic.iter_tags("DT_NEEDED"))
 
 
 def patchelf(*arguments: str) -> str:
@@ -189,7 +197,7 @@ def interpreter_entries() -> Iterator[Entry]:
 
 
 def relinked(source: Path, path: str, rpath: str, own: frozenset[str]) -> Entry:
-    """Return an ELF file; where it needs one of ``own`` libraries, its RPATH is ``rpath`` instead of its first place."""
+    """Return an ELF file; one that needs some of its ``own`` libraries looks for them in ``rpath`` alone."""
     if own.isdisjoint(needed_libraries(source)):
         return from_file(source, path)
     with tempfile.TemporaryDirectory() as directory:
@@ -201,7 +209,7 @@ def relinked(source: Path, path: str, rpath: str, own: frozenset[str]) -> Entry:
 
 
 def library_entries(own: frozenset[str]) -> Iterator[Entry]:
-    """Yield the standard library, its recorded paths, Debian's directories and the way to ``own`` libraries mended."""
+    """Yield the standard library with its paths mended: recorded, Debian's, and to its ``own`` libraries."""
     root, target = standard_library(), f"lib/python{PYTHON_MINOR}"
     for entry in directory_entries(root, target):
         name = entry.path.removeprefix(f"{target}/")
@@ -223,7 +231,7 @@ def without_debian_directories(path: Path) -> str:
     if "deb_system" not in text:
         return text  # another distribution's
     if DEBIAN_QUESTION not in text:
-        raise NotFoundError(f"{path} uses Debian's directories, but not where it is known to: no {DEBIAN_QUESTION!r}")
+        raise NotFoundError(f"{path} names Debian's directories, but nowhere asks {DEBIAN_QUESTION!r}")
     return text.replace(DEBIAN_QUESTION, "True")
 
 
@@ -262,7 +270,8 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 def from_file(source: Path, path: str) -> Entry:
     status = source.stat()
-    return Entry(path, partial(open_file, str(source)), status.st_size, executable=bool(status.st_mode & 0o111))
+    executable = bool(status.st_mode & 0o111)
+    return Entry(path, partial(open_file, str(source)), status.st_size, executable=executable)
 
 
 def open_file(path: str) -> IO[bytes]:

@@ -1,4 +1,4 @@
-"""Bring a channel directory up to date: plan every package, write what is missing, drop what is stale, index."""
+"""Bring a channel up to date: plan every package, write what is missing, drop what is stale, index."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ STAMP = "extforge-channel.json"
 def make_channel(
     directory: Path, cache: Path, rows: Sequence[catalogue.Row] = catalogue.ROWS, *, cuda: bool = False
 ) -> Path:
-    """Make ``directory`` a conda channel that holds a package of each of ``rows``, python and the compilers; return it.
+    """Make ``directory`` a conda channel with python, the compilers and a package of each row, and return it.
 
-    ``cuda`` asks for the packages of CUDA besides. ``cache`` keeps the wheels. What is up to date is left alone. Raises
-    :class:`ConflictError` for a directory with other content, :class:`NotFoundError` when a wheel, a compiler or the
-    interpreter's files are not to be had, :class:`BadInputError` for a damaged wheel.
+    ``cuda`` asks for the packages of CUDA besides. ``cache`` keeps the wheels. What is up to date is left alone.
+    Raises :class:`ConflictError` for a directory with other content, :class:`NotFoundError` when a wheel, a
+    compiler or the interpreter's files are not to be had, :class:`BadInputError` for a damaged wheel,
+    :class:`FailedCommand` for a file that cannot be written.
     """
     refuse_other_platforms()
     refuse_foreign(directory)
@@ -49,6 +50,7 @@ def make_channel(
 
 
 def bring_up_to_date(directory: Path, packages: Sequence[PlannedPackage]) -> None:
+    """Write what is missing, remove what is not among ``packages``, index; the caller holds the lock."""
     wanted = sorted(f"{package.subdir}/{package.file_name}" for package in packages)
     indexes = [f"{subdir}/repodata.json" for subdir in {"noarch", *(package.subdir for package in packages)}]
     if read_stamp(directory) == wanted and all((directory / name).exists() for name in (*wanted, *indexes)):
@@ -66,7 +68,8 @@ def plan_packages(rows: Sequence[catalogue.Row], cache: Path) -> list[PlannedPac
     wheels = fetch_wheels((Pin(row.wheel_project, row.version) for row in rows), cache)
     names = conda_names(rows)
     repacked = [plan(row, wheels[Pin(row.wheel_project, row.version)], names) for row in rows]
-    return [plan_python(), plan_python_abi(), *compilers, *map(plan_assembled, assembled.ROWS), *repacked]
+    ties = map(plan_assembled, assembled.ROWS)
+    return [plan_python(), plan_python_abi(), *compilers, *ties, *repacked]
 
 
 def plan_cuda(cache: Path) -> list[PlannedPackage]:
@@ -79,14 +82,14 @@ def plan_cuda(cache: Path) -> list[PlannedPackage]:
 
 
 def conda_names(rows: Iterable[catalogue.Row]) -> dict[str, str]:
-    """Map projects of the package index to conda packages; of several from one wheel, the one Python imports."""
+    """Map projects of the index to conda packages; of several from one wheel, the one that Python imports."""
     return {canonicalize_name(row.wheel_project): row.name for row in rows if not row.plain}
 
 
 def refuse_other_platforms() -> None:
     platform = sysconfig.get_platform()
     if platform != "linux-x86_64":
-        raise NotFoundError(f"the bootstrap channel is made on linux-x86_64 only; this Python is for {platform}")
+        raise NotFoundError(f"the bootstrap channel is made on linux-x86_64 only; this is {platform}")
 
 
 def refuse_foreign(directory: Path) -> None:
@@ -123,15 +126,18 @@ def write_all(packages: Sequence[PlannedPackage], directory: Path) -> None:
         for package in packages:
             status.update(f"repacking {package.stem}")
             write_one(package, directory)
-    console.print(f"{directory}: {len(packages)} packages made in {time.monotonic() - start:.1f} s", soft_wrap=True)
+    seconds = time.monotonic() - start
+    console.print(f"{directory}: {len(packages)} packages made in {seconds:.1f} s", soft_wrap=True)
 
 
 def write_one(package: PlannedPackage, directory: Path) -> None:
     try:
         write_package(package, directory / package.subdir)
     except (zipfile.BadZipFile, zlib.error) as error:
-        raise BadInputError(f"the wheel of {package.name} {package.version} in the cache is damaged ({error}); "
-                            "remove it there and run this again") from error  # fmt: skip
+        raise BadInputError(
+            f"the wheel of {package.name} {package.version} in the cache is damaged ({error}); "
+            "remove it there and run this again"
+        ) from error
     except OSError as error:
         places = f"{directory} or, where it lies unpacked, {tempfile.gettempdir()} (TMPDIR)"
-        raise FailedCommand(f"{package.file_name} could not be written: {error}; looked at: {places}") from error
+        raise FailedCommand(f"{package.file_name} could not be written to {places}: {error}") from error

@@ -141,7 +141,8 @@ def file_entry(path: str, file: WheelFile, wheel: Wheel) -> Entry:
     if is_script and wheel.archive.read(file.path).startswith(b"#!python"):
         body = wheel.archive.read(file.path).decode().partition("\n")[2]
         return Entry(path, text=f"#!{PLACEHOLDER}/bin/python\n{body}", executable=True)
-    return Entry(path, partial(open_member, wheel, file.path), file.size, executable=file.executable or is_script)
+    executable = file.executable or is_script
+    return Entry(path, partial(open_member, wheel, file.path), file.size, executable=executable)
 
 
 def open_member(wheel: Wheel, path: str) -> IO[bytes]:
@@ -188,12 +189,10 @@ def conda_requirements(wheel: Wheel, conda_names: Mapping[str, str]) -> Iterator
 
 
 def match_spec(name: str, specifiers: SpecifierSet) -> str:
-    """Return conda's form of Python's version specifiers; conda writes ``==1.*`` as ``1.*`` and knows no ``===``."""
-    versions = (
-        s.version if s.operator == "==" and s.version.endswith(".*") else s.operator.replace("===", "==") + s.version
-        for s in specifiers
-    )
-    return f"{name} {','.join(sorted(versions))}".strip()
+    """Return conda's form of Python's version specifiers: ``==1.*`` is ``1.*`` there, ``===`` is ``==``."""
+    texts = (str(specifier).replace("===", "==") for specifier in specifiers)
+    versions = sorted(text.removeprefix("==") if text.endswith(".*") else text for text in texts)
+    return f"{name} {','.join(versions)}".strip()
 
 
 def license_of(wheel: Wheel) -> str:

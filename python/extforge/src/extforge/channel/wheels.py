@@ -113,7 +113,7 @@ def fetch_wheels(pins: Iterable[Pin], cache: Path) -> dict[Pin, Wheel]:
 
 
 def find_cached(pins: Sequence[Pin], cache: Path) -> dict[Pin, Wheel]:
-    """Return the wheels in ``cache`` that are whole, match a pin and run on this interpreter, the best tag first."""
+    """Return the wheels in ``cache`` that are whole, match a pin and run here; the most specific tag wins."""
     rank = {tag: place for place, tag in enumerate(sys_tags())}
     best: dict[tuple[str, Version], tuple[int, Path]] = {}
     for path in sorted(cache.glob("*.whl")):

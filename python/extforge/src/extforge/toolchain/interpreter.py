@@ -26,7 +26,6 @@ class Interpreter(NamedTuple):
     library_name: str
     embed_libraries: str
     extension_suffix: str
-    multiarch: str
     site_packages: tuple[str, ...]
 
 
@@ -47,7 +46,6 @@ def current() -> Interpreter:
         library_name=variables.get("LDLIBRARY") or "",
         embed_libraries=f"{variables.get('LIBS') or ''} {variables.get('SYSLIBS') or ''}".strip(),
         extension_suffix=variables.get("EXT_SUFFIX") or ".so",
-        multiarch=variables.get("MULTIARCH") or "",
         site_packages=_unique(site),
     )
 

@@ -209,6 +209,8 @@ def _hint_for(toolchain: Toolchain, name: str) -> str:
         "python": ".".join(toolchain.interpreter.version.split(".")[:2]),
     }
     conda, wheel, debian = (package.format(**versions) for package in PROVIDERS[name])
+    if toolchain.prefix_via == "env:PREFIX":
+        return f"add {conda.partition('=')[0]} to the requirements of the recipe"
     if toolchain.conda:
         return f"conda install -p {toolchain.prefix} -c conda-forge {conda}"
     if name == "libcuda" and root is not None:

@@ -100,7 +100,9 @@ def _from_triton(search: Search) -> Iterator[Candidate]:
 Step = Callable[[Search], Iterator[Candidate]]
 EXPLICIT: tuple[Step, ...] = (_from_argument, _from_own_variable)
 ENVIRONMENT: tuple[Step, ...] = (_from_conda_prefix, _from_wheels)
+# A package build must not borrow from the machine that it happens to run on.
 STEPS: dict[str, tuple[Step, ...]] = {
+    "package build": (*EXPLICIT, _from_conda_prefix),
     "prefix": (*EXPLICIT, *ENVIRONMENT, _from_variables, _from_path, _from_system, _from_triton),
     "env": (*EXPLICIT, _from_variables, _from_path, *ENVIRONMENT, _from_system, _from_triton),
 }
@@ -112,7 +114,8 @@ def choose_root(search: Search) -> _Choice:
     tried: list[Tried] = []
     findings: list[Finding] = []
     seen: set[Path] = set()
-    for candidate in (candidate for step in STEPS[search.query.prefer] for candidate in step(search)):
+    steps = STEPS["package build" if search.prefixes.via == "env:PREFIX" else search.query.prefer]
+    for candidate in (candidate for step in steps for candidate in step(search)):
         opened = open_root(search.layouts, candidate.value, candidate.via)
         if isinstance(opened, Tried):
             tried.append(opened)

@@ -199,7 +199,7 @@ def unpack_wheel(path: Path, spool: IO[bytes], limits: Limits) -> dict[str, Entr
 
 
 def guarded_zip(path: Path, limits: Limits) -> zipfile.ZipFile:
-    """Open a zip file after its directory's size and its members' compression were found reasonable."""
+    """Open a zip file whose directory's size and whose members' names and compression are reasonable."""
     size = central_directory_size(path)
     if size > limits.metadata_bytes:
         raise BadInputError(
@@ -207,6 +207,7 @@ def guarded_zip(path: Path, limits: Limits) -> zipfile.ZipFile:
         )
     archive = zipfile.ZipFile(path)
     for info in archive.infolist():
+        checked_name(info.filename, limits)
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise BadInputError(f"member {info.filename[:200]!r} uses zip compression {info.compress_type}")
     return archive

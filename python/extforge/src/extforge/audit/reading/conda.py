@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from extforge.audit.model import Claims, FileClaim, Format
-from extforge.audit.requirements import read_conda_requirement
+from extforge.audit.requirements import MOST_REQUIREMENTS, read_conda_requirement
 from extforge.errors import BadInputError
 
 Reader = Callable[[str], bytes]
 ROOT = "info/"
 # JSON grows when it is parsed: an element of two characters takes up to 200 bytes. The list of 150,000 files
 # has a million elements.
-MOST_ELEMENTS = 2_000_000
+MOST_ELEMENTS = 1_200_000
 
 
 def read_conda_claims(read: Reader, present: Mapping[str, object], file_name: str) -> Claims:
@@ -77,6 +77,8 @@ def parse_object(read: Reader, path: str) -> dict[str, Any]:
 
 def _strings(index: Mapping[str, Any], key: str, source: str) -> list[str]:
     value = index.get(key) or []
+    if isinstance(value, list) and len(value) > MOST_REQUIREMENTS:
+        raise BadInputError(f"{source}: {key!r} lists {len(value)}; {MOST_REQUIREMENTS} is the most read")
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
         raise BadInputError(f"{source}: {key!r} is not a list of strings")
     return value
@@ -96,7 +98,6 @@ def read_paths(paths: Mapping[str, Any], source: str) -> dict[str, FileClaim]:
             size=size if isinstance(size, int) else None,
             sha256=str(item.get("sha256") or ""),
             placeholder=str(item.get("prefix_placeholder") or ""),
-            placeholder_mode=str(item.get("file_mode") or ""),
         )
     return files
 

@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from extforge.audit.model import DeviceImage, SecondOpinion
+from extforge.audit.binaries import DeviceImage, SecondOpinion
 
 LISTED = re.compile(r"^(?:ELF|PTX) file\s+\d+: \S*?\.sm_(\d+)(\d)([af]?)\.(cubin|ptx)$", re.MULTILINE)
 KINDS = {"cubin": "sass", "ptx": "ptx"}

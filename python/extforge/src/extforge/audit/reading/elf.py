@@ -16,7 +16,7 @@ from elftools.common.exceptions import ELFError
 from elftools.common.utils import struct_parse
 from elftools.elf.structs import ELFStructs
 
-from extforge.audit.model import Elf, Import
+from extforge.audit.binaries import Elf, Import
 from extforge.audit.reading.limits import Allowance
 from extforge.audit.reading.scan import scan
 from extforge.audit.reading.window import Malformed, Window
@@ -37,7 +37,7 @@ VER_FLG_WEAK = 2
 LISTS = ("DT_NEEDED", "DT_RPATH", "DT_RUNPATH", "DT_SONAME")
 STB_GLOBAL, STB_WEAK, STB_UNIQUE = 1, 2, 10
 VISIBLE = (0, 3)  # STV_DEFAULT, STV_PROTECTED
-MOST_HEADERS, MOST_SYMBOLS, MOST_BUCKETS = 20_000, 4_000_000, 4_000_000
+MOST_HEADERS, MOST_SYMBOLS, MOST_BUCKETS = 5_000, 4_000_000, 4_000_000
 LONGEST_NAME, LONGEST_STRINGS = 1 << 16, 128 << 20
 CXX_EXAMPLES = 3
 BATCH = 1 << 16

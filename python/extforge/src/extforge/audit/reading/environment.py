@@ -119,7 +119,8 @@ def solve_channels(package: Claims, channels: Sequence[str]) -> tuple[Provider, 
     Raises :class:`ChannelProblem` with the reason when a channel cannot be read or nothing satisfies it.
     """
     specs = [r.text for r in package.requirements]
-    platforms: list[Any] = [package.subdir or "linux-64", "noarch"]
+    here = str(rattler.Subdir.current())
+    platforms: list[Any] = [here if package.subdir in ("", "noarch") else package.subdir, "noarch"]
     try:
         virtual = rattler.VirtualPackage.detect(rattler.VirtualPackageOverrides.from_env())
         generic = [v.into_generic() for v in virtual]

@@ -29,7 +29,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from extforge.audit.model import DeviceImage
+from extforge.audit.binaries import DeviceImage
 from extforge.audit.reading.window import Malformed, Window
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)

@@ -9,8 +9,9 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, NamedTuple
 
+from extforge.audit.binaries import Elf, SecondOpinion
 from extforge.audit.escaping import printable
-from extforge.audit.model import Claims, Elf, Entry, Package, SecondOpinion
+from extforge.audit.model import Claims, Entry, Package
 from extforge.audit.reading import archive, conda, wheel
 from extforge.audit.reading.cuobjdump import ask_cuobjdump
 from extforge.audit.reading.elf import is_linked_elf, read_elf

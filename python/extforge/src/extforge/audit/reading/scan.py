@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from extforge.audit.model import DeviceImage
+from extforge.audit.binaries import DeviceImage
 from extforge.audit.reading import fatbin
 from extforge.audit.reading.limits import Allowance
 from extforge.audit.reading.window import Malformed, Window

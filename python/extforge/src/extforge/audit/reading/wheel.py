@@ -20,10 +20,12 @@ from packaging.utils import (
 from packaging.version import Version
 
 from extforge.audit.model import Claims, FileClaim, Format
-from extforge.audit.requirements import read_wheel_requirement
+from extforge.audit.requirements import MOST_REQUIREMENTS, read_wheel_requirement
 from extforge.errors import BadInputError
 
 Reader = Callable[[str], bytes]
+# Headers and rows grow when they are parsed, to many times their bytes.
+LONGEST_HEADERS, MOST_ROWS = 4 << 20, 300_000
 
 
 def find_dist_info(present: Mapping[str, object]) -> str:
@@ -43,7 +45,10 @@ def read_wheel_claims(read: Reader, root: str, file_name: str, installed: bool =
     inner = frozenset(tag for text in wheel.get("Tag", []) for tag in _tags(text))
     # Installers believe the file's name; without one, WHEEL is all there is.
     tags = _parse_file_name(file_name)[3] if file_name else inner
-    parsed = map(read_wheel_requirement, metadata.get("Requires-Dist", []))
+    stated = metadata.get("Requires-Dist", [])
+    if len(stated) > MOST_REQUIREMENTS:
+        raise BadInputError(f"{root}METADATA requires {len(stated)}; {MOST_REQUIREMENTS} is the most read")
+    parsed = map(read_wheel_requirement, stated)
     requirements = [r for r in parsed if r is not None]
     for text in metadata.get("Requires-Python", []):
         python = read_wheel_requirement(f"python{text}")
@@ -63,8 +68,11 @@ def read_wheel_claims(read: Reader, root: str, file_name: str, installed: bool =
 
 
 def _headers(read: Reader, path: str) -> dict[str, list[str]]:
+    content = read(path)
+    if len(content) > LONGEST_HEADERS:
+        raise BadInputError(f"{path} has {len(content)} bytes; {LONGEST_HEADERS} is the most read")
     try:
-        message = HeaderParser().parsestr(read(path).decode())
+        message = HeaderParser().parsestr(content.decode())
     except UnicodeDecodeError as error:
         raise BadInputError(f"{path} is not UTF-8: {error}") from error
     headers: dict[str, list[str]] = {}
@@ -119,9 +127,11 @@ def _tag_text(tags: frozenset[Tag]) -> str:
 
 
 def _record(read: Reader, path: str) -> dict[str, FileClaim]:
-    files = {}
+    files: dict[str, FileClaim] = {}
     try:
         for row in csv.reader(io.StringIO(read(path).decode())):
+            if len(files) >= MOST_ROWS:
+                raise BadInputError(f"{path} lists more than {MOST_ROWS} files")
             if len(row) != 3:
                 raise BadInputError(f"{path}: row {','.join(row)[:200]!r} has {len(row)} fields; 3 are valid")
             size = int(row[2]) if re.fullmatch(r"[0-9]{1,18}", row[2]) else None

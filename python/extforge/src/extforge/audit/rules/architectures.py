@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from extforge.audit.model import DeviceImage
+from extforge.audit.binaries import DeviceImage
 from extforge.errors import BadInputError
 
 TORCH_STYLE = re.compile(r"(\d+)\.(\d)([af]?)(\+PTX)?", re.IGNORECASE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from extforge.audit.model import Claims, Context, Elf, Format, Observation, Package
+from extforge.audit.binaries import Elf
+from extforge.audit.model import Claims, Context, Format, Observation, Package
 from extforge.audit.requirements import Requirement
 from extforge.audit.rules.architectures import described, parse_architectures
 from extforge.audit.rules.labels import (

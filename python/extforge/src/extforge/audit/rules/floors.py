@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from extforge.audit.model import Context, Elf, Format, Observation, Package
+from extforge.audit.binaries import Elf
+from extforge.audit.model import Context, Format, Observation, Package
 from extforge.audit.requirements import allow
 from extforge.audit.rules.labels import described, listed
 from extforge.audit.tables.floors import (

@@ -6,7 +6,8 @@ import posixpath
 import stat
 from collections.abc import Iterator
 
-from extforge.audit.model import Context, Elf, Entry, Format, Kind, Observation, Package
+from extforge.audit.binaries import Elf
+from extforge.audit.model import Context, Entry, Format, Kind, Observation, Package
 from extforge.audit.rules.labels import listed, torch_libraries
 from extforge.audit.rules.run_paths import installed_path
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from extforge.audit.model import Claims, Elf, Format, Package
+from extforge.audit.binaries import Elf
+from extforge.audit.model import Claims, Format, Package
 from extforge.audit.requirements import Requirement
 from extforge.audit.tables.torch import SHIM
 

@@ -137,7 +137,7 @@ def false_sizes_and_digests(package: Package, context: Context) -> Iterator[Obse
 
 
 def false_placeholders(package: Package, context: Context) -> Iterator[Observation]:
-    """M06."""
+    """M06. Bytecode names its source by the path at build time, and Python corrects that when it loads it."""
     if package.claims.format is Format.WHEEL or package.claims.installed:
         return
     for path, claim in package.claims.files.items():
@@ -148,7 +148,8 @@ def false_placeholders(package: Package, context: Context) -> Iterator[Observati
             )
     for path in package.prefixes:
         claimed = package.claims.files.get(path)
-        if not path.startswith(package.claims.metadata_root) and not (claimed and claimed.placeholder):
+        exempt = path.startswith(package.claims.metadata_root) or path.endswith(".pyc")
+        if not exempt and not (claimed and claimed.placeholder):
             yield Observation(path, "holds no build prefix", "holds one", "prefix_detection.ignore")
 
 

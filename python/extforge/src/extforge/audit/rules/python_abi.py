@@ -8,7 +8,8 @@ from functools import cache
 
 import abi3info
 
-from extforge.audit.model import Context, Elf, Format, Observation, Package
+from extforge.audit.binaries import Elf
+from extforge.audit.model import Context, Format, Observation, Package
 from extforge.audit.requirements import allowed_minors
 from extforge.audit.rules.labels import listed
 

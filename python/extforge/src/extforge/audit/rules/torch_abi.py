@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from extforge.audit.model import Context, Elf, Format, Observation, Package
+from extforge.audit.binaries import Elf
+from extforge.audit.model import Context, Format, Observation, Package
 from extforge.audit.requirements import allowed_minors
 from extforge.audit.rules.labels import (
     CLASSIC,
@@ -46,6 +47,8 @@ def newer_shims(package: Package, context: Context) -> Iterator[Observation]:
     """T01."""
     oldest, claim = oldest_torch(package)
     if not oldest:
+        for path in torch_libraries(package) if claim else ():
+            yield Observation(path, claim, "no release of torch satisfies this", "pytorch", verified=False)
         return
     known, begins = torch.shims(), torch.releases()[0]
     for path, elf in torch_libraries(package).items():
@@ -93,7 +96,10 @@ def classic_abi(package: Package, context: Context) -> Iterator[Observation]:
 
 
 def _span(minors: tuple[str, ...]) -> str:
-    return f"torch {minors[0]} to {minors[-1]}" if minors else "no torch release"
+    if not minors:
+        return "no torch release"
+    known = torch.order(minors[-1]) <= torch.order(torch.releases()[-1])
+    return f"torch {minors[0]} to {minors[-1]}" if known else f"torch {minors[0]} and later"
 
 
 def unused_torch_libraries(package: Package, context: Context) -> Iterator[Observation]:

@@ -21,12 +21,13 @@ from extforge.toolchain.options import (
     survey_from,
 )
 
-FLAG_OPTIONS: dict[str, Callable[[Flags], tuple[str, ...]]] = {
-    "includes": lambda flags: tuple(flag for flag in flags.cflags if flag.startswith("-I")),
-    "cflags": lambda flags: flags.cflags,
-    "cxxflags": lambda flags: flags.cflags + flags.cxxflags,
-    "ldflags": lambda flags: flags.ldflags,
-    "libs": lambda flags: flags.libs,
+FlagOption = tuple[str, Callable[[Flags], tuple[str, ...]]]
+FLAG_OPTIONS: dict[str, FlagOption] = {
+    "includes": ("-I alone", lambda flags: tuple(flag for flag in flags.cflags if flag.startswith("-I"))),
+    "cflags": ("what a C compiler needs", lambda flags: flags.cflags),
+    "cxxflags": ("what a C++ compiler needs", lambda flags: flags.cflags + flags.cxxflags),
+    "ldflags": ("-L", lambda flags: flags.ldflags),
+    "libs": ("-l", lambda flags: flags.libs),
 }
 MODULE_PARTS = {
     "python": "python_include",
@@ -63,6 +64,13 @@ VARIABLES: dict[str, Callable[[Toolchain], str]] = {
 }
 
 
+VARIABLE_OPTIONS = {
+    "cmakedir": "what CMAKE_PREFIX_PATH needs for find_package(Torch)",
+    "pkgconfigdir": "what PKG_CONFIG_PATH needs for Python",
+    "extension-suffix": "how the file name of an extension module ends",
+}
+
+
 def _require_root(toolchain: Toolchain) -> Path:
     if toolchain.root is None:
         raise NotFoundError("no CUDA toolkit root was found: " + "; ".join(map(str, toolchain.root_tried)))
@@ -72,17 +80,23 @@ def _require_root(toolchain: Toolchain) -> Path:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     flags = parser.add_argument_group("flags of modules, shell-quoted, in the order asked for")
-    for name in FLAG_OPTIONS:
-        flags.add_argument(f"--{name}", action="append_const", dest="ask", const=("flags", name))
+    for name, (sentence, _) in FLAG_OPTIONS.items():
+        flags.add_argument(
+            f"--{name}", action="append_const", dest="ask", const=("flags", name), help=sentence
+        )
     flags.add_argument(
         "--embed", action="store_true", help="add libpython, for programs that hold an interpreter"
     )
     flags.add_argument("modules", nargs="*", metavar="MODULE", help=" ".join(MODULES) + " (default: python)")
     answers = parser.add_argument_group("single answers, a line each")
     for name in TOOL_NAMES:
-        answers.add_argument(f"--{name}", action="append_const", dest="ask", const=("tool", name))
-    for name in ("cmakedir", "pkgconfigdir", "extension-suffix"):
-        answers.add_argument(f"--{name}", action="append_const", dest="ask", const=("variable", name))
+        answers.add_argument(
+            f"--{name}", action="append_const", dest="ask", const=("tool", name), help=f"path of {name}"
+        )
+    for name, sentence in VARIABLE_OPTIONS.items():
+        answers.add_argument(
+            f"--{name}", action="append_const", dest="ask", const=("variable", name), help=sentence
+        )
     answers.add_argument(
         "--variable", action="append", choices=VARIABLES, default=[], help="as in pkg-config"
     )
@@ -105,16 +119,19 @@ def run(arguments: argparse.Namespace) -> int:
     toolchain = survey_from(arguments)
     if _concerns_cuda(asked, modules):
         toolchain.refuse()
-    flags = toolchain.flags(*modules, embed=arguments.embed)
+    lines = []
+    kinds = {kind for kind, _ in asked}
+    if "flags" in kinds or arguments.exists:
+        flags = toolchain.flags(*modules, embed=arguments.embed)
     if arguments.exists:
         return 0
-    if any(kind == "flags" for kind, _ in asked) and uses_view(toolchain, flags):
-        build_planned_view(toolchain)
-    words = [word for kind, name in asked if kind == "flags" for word in FLAG_OPTIONS[name](flags)]
-    lines = [shlex.join(dict.fromkeys(words))] if any(kind == "flags" for kind, _ in asked) else []
-    lines += [
-        line for kind, name in asked if kind != "flags" for line in _answer(toolchain, kind, name, modules)
-    ]
+    if "flags" in kinds:
+        if uses_view(toolchain, flags):
+            build_planned_view(toolchain)
+        words = [word for kind, name in asked if kind == "flags" for word in FLAG_OPTIONS[name][1](flags)]
+        lines.append(shlex.join(dict.fromkeys(words)))
+    for kind, name in asked:
+        lines += _answer(toolchain, kind, name, modules) if kind != "flags" else []
     print("\n".join(lines))
     return 0
 

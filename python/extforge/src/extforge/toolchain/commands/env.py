@@ -18,7 +18,7 @@ from extforge.toolchain.shells import SHELL_NAMES, apply_changes, undo_changes, 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("--shell", choices=SHELL_NAMES, default="bash")
+    parser.add_argument("--shell", choices=SHELL_NAMES, default="bash", help="whose words to print")
     parser.add_argument("--undo", action="store_true", help="restore what was there before")
     parser.add_argument("--arch", metavar="LIST", help="GPU architectures, e.g. '8.0;9.0+PTX'; never guessed")
     add_query_arguments(parser)

@@ -15,7 +15,7 @@ from extforge.toolchain.resolve import survey
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("action", choices=("install", "remove"))
+    parser.add_argument("action", choices=("install", "remove"), help="write the scripts, or take them away")
     add_query_arguments(parser)
 
 

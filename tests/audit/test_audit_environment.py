@@ -125,6 +125,11 @@ def test_channel_that_cannot_answer_leaves_it_unverified(
         assert f"channels {channels[0]}: " in finding.observation.seen
 
 
+def test_requirements_of_a_noarch_package_are_solved_for_this_platform(tmp_path: Path, channel: str) -> None:
+    spec = Spec(name="pure", subdir="noarch", depends=("unknown",), files={"site-packages/pure.py": b"x"})
+    assert linkage(write_conda(spec, tmp_path), Options(channels=(channel,))) == []
+
+
 def test_wheel_is_not_solved_in_channels(wheel_package: Maker, tmp_path: Path, channel: str) -> None:
     (finding,) = linkage(wheel_package().write(tmp_path), Options(channels=(channel,)))
     assert finding.level is Level.UNVERIFIED

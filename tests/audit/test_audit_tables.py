@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from extforge.audit.model import DeviceImage, Format
+from extforge.audit.binaries import DeviceImage
+from extforge.audit.model import Format
 from extforge.audit.requirements import read_conda_requirement, read_wheel_requirement
 from extforge.audit.rules.architectures import parse_architectures
 from extforge.audit.tables import regenerate, torch

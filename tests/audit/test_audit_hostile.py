@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import io
 import os
 import resource
 import subprocess
@@ -18,43 +17,25 @@ import pytest
 from extforge.audit.reading import limits
 from extforge.audit.reading.package import read_package
 from extforge.errors import BadInputError
-from forging import Spec, write_conda, write_directory, write_tar_bz2
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from forging import (
+    INDEX,
+    Spec,
+    WheelSpec,
+    conda,
+    tar,
+    write_conda,
+    write_directory,
+    write_tar_bz2,
+    zstd,
+)
 
 MEGABYTES = 500
-Member = tuple[str, bytes, int, str]  # name, content, type, link target
-INDEX = b'{"name": "a", "version": "1", "build": "0", "build_number": 0, "depends": []}'
-
-
-def tar(members: list[tarfile.TarInfo | tuple[str, bytes]]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for member in members:
-            if isinstance(member, tarfile.TarInfo):
-                archive.addfile(member)
-            else:
-                info = tarfile.TarInfo(member[0])
-                info.size = len(member[1])
-                archive.addfile(info, io.BytesIO(member[1]))
-    return out.getvalue()
 
 
 def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, target
     return info
-
-
-def conda(path: Path, payload: bytes, info: bytes | None = None) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        packed = tar([("info/index.json", INDEX)]) if info is None else info
-        archive.writestr(f"info-{path.stem}.tar.zst", zstd.compress(packed))
-        archive.writestr(f"pkg-{path.stem}.tar.zst", zstd.compress(payload))
-    return path
 
 
 def tar_bz2(path: Path, payload: bytes) -> Path:
@@ -109,8 +90,8 @@ HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
         "is not JSON",
     ),
     "metadata endless": (
-        lambda d: conda(d / "a-1-0.conda", tar([]), tar([("info/index.json", b"[" + b"0," * 2_000_001)])),
-        "holds 2000002 elements",
+        lambda d: conda(d / "a-1-0.conda", tar([]), tar([("info/index.json", b"[" + b"0," * 1_200_001)])),
+        "holds 1200002 elements",
     ),
     "metadata a list": (
         lambda d: conda(d / "a-1-0.conda", tar([]), tar([("info/index.json", b"[]")])),
@@ -127,10 +108,31 @@ HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
         "not a conda match specification",
     ),
     "one half": (lambda d: _one_half(d / "a-1-0.conda"), "0 members named pkg-"),
+    "depends endless": (
+        lambda d: conda(
+            d / "a-1-0.conda",
+            tar([]),
+            tar([("info/index.json", INDEX.replace(b"[]", b"[" + 10_000 * b'"a",' + b'"a"]'))]),
+        ),
+        "'depends' lists 10001; 10000 is the most read",
+    ),
+    "record endless": (
+        lambda d: _wheel(d, record="".join(f"{n},,\n" for n in range(300_001))),
+        "lists more than 300000 files",
+    ),
+    "headers endless": (lambda d: _wheel(d, metadata="a:\n" * 1_500_000), "4194304 is the most read"),
+    "requirements endless": (
+        lambda d: _wheel(d, metadata="Requires-Dist: a\n" * 10_001),
+        "requires 10001; 10000 is the most read",
+    ),
     "wheel name": (lambda d: wheel_with(d / "nonsense.whl"), "no file a-1.dist-info/WHEEL"),
     "zip method": (
         lambda d: wheel_with(d / "a-1-py3-none-any.whl", compression=zipfile.ZIP_LZMA),
         "uses zip compression 14",
+    ),
+    "member without a name": (
+        lambda d: _replace(WheelSpec(files={"abc": b""}).write(d), b"abc", b"\0bc"),
+        "an entry's name has 0 characters",
     ),
     "unknown suffix": (lambda d: _write(d / "a.rpm", b"x"), "is no package"),
     "empty directory": (lambda d: _made(d / "empty"), "neither info/index.json"),
@@ -147,6 +149,19 @@ def _cut(path: Path) -> Path:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 2 // 3])
     return path
+
+
+def _wheel(directory: Path, metadata: str = "", record: str = "") -> Path:
+    path = directory / "a-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", compression=zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a-1.dist-info/METADATA", f"Name: a\nVersion: 1\n{metadata}")
+        archive.writestr("a-1.dist-info/WHEEL", "Wheel-Version: 1.0\n")
+        archive.writestr("a-1.dist-info/RECORD", record)
+    return path
+
+
+def _replace(path: Path, old: bytes, new: bytes) -> Path:
+    return _write(path, path.read_bytes().replace(old, new))
 
 
 def _one_half(path: Path) -> Path:

@@ -54,6 +54,7 @@ GOOD: dict[str, Callable[[Packages], Any]] = {
     "classic, one minor": lambda p: p.cpu(
         CLASSIC, depends=("pytorch 2.13.*", "libtorch 2.13.*", "__glibc >=2.17")
     ),
+    "classic, one build": lambda p: p.wheel(CLASSIC, requires=("torch ==2.13.0+cu130",)),
     "glibc as claimed": lambda p: p.cpu(
         replace(STABLE, versions=("GLIBC_2.28",)), depends=("libtorch >=2.10", "__glibc >=2.28,<3.0.a0")
     ),
@@ -72,6 +73,7 @@ GOOD: dict[str, Callable[[Packages], Any]] = {
     ),
     "run path to a requirement": lambda p: p.wheel(replace(STABLE, run_path="$ORIGIN/../torch/lib")),
     "hash of the variant": lambda p: p.cpu(build=f"cpu_h{HASH}_0", variant=HASHED),
+    "build prefix in bytecode": lambda p: p.cpu(more={"lib/x.pyc": 9 * b"_placehold"}),
     "recorded placeholder": lambda p: p.cpu(
         more={"share/config": PLACEHOLDER.encode()}, placeholders={"share/config": PLACEHOLDER}
     ),
@@ -233,7 +235,7 @@ def test_without_second_opinion_gpu_code_is_not_verified(
 WORDS = {
     "F01": ("__glibc >=2.17", "GLIBC_2.38 by versioned_0"),
     "T01": ("pytorch >=2.10,<3", "torch 2.13 is the first with torch_new_stable_ivalue"),
-    "T02": ("torch 2.10 to 2.39", "2 C++ symbols of torch"),
+    "T02": ("torch 2.10 and later", "2 C++ symbols of torch"),
     "T04": ("pytorch >=2.10,<3", "torch 2.14 is the first with aten::linalg_polar"),
     "R01": ("RUNPATH /home/builder/env/lib", "absolute path"),
     "L06": ("one CUDA runtime", "libcudart-0a1b2c3d.so.13 needed by thing/libthing.so; libcudart.so.13"),
@@ -250,7 +252,7 @@ FURTHER: dict[str, tuple[str, Callable[[Packages], Any]]] = {
     "no licence named": ("M07", lambda p: p.cpu(license="")),
     "build prefix not recorded": (
         "M06",
-        lambda p: p.cpu(more={"share/x": b"/b/_h_env_placehold_placehold/x"}),
+        lambda p: p.cpu(more={"share/x": b"/b/_h_env" + 9 * b"_placehold" + b"/x"}),
     ),
     "CUDA of the build string": ("C01", lambda p: p.cuda(build="cuda129_0")),
     "CUDA of the torch required": ("C01", lambda p: p.cuda(depends=(*CUDA_DEPENDS, "libtorch * cuda129*"))),
@@ -266,6 +268,10 @@ FURTHER: dict[str, tuple[str, Callable[[Packages], Any]]] = {
     "stable ABI, torch before the table": (
         "T01",
         lambda p: p.cpu(depends=("libtorch >=2.9", "__glibc >=2.17")),
+    ),
+    "torch that does not exist": (
+        "T01",
+        lambda p: p.cpu(depends=("libtorch 2.13.*", "pytorch <2", "__glibc >=2.17")),
     ),
     "operator that no torch has": ("T04", lambda p: p.cpu(replace(BY_NAME, strings=("aten::nonsense",)))),
     "a release of torch without a library": (

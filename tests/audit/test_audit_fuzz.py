@@ -19,10 +19,9 @@ from extforge.audit.reading.window import Malformed, Window
 from extforge.audit.requirements import read_conda_requirement, read_wheel_requirement
 from extforge.audit.rules.architectures import parse_architectures
 from extforge.errors import BadInputError
-from forging import CUDA, Library, Spec, WheelSpec, fat_binary, write_conda, write_tar_bz2
+from forging import CUDA, Library, Spec, WheelSpec, conda, fat_binary, tar, write_conda, write_tar_bz2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_hostile import conda, tar
 
 Changes = list[tuple[float, bytes]]
 FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

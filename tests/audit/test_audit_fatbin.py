@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from extforge.audit.model import DeviceImage
+from extforge.audit.binaries import DeviceImage
 from extforge.audit.reading.cuobjdump import ask_cuobjdump
 from extforge.audit.reading.elf import read_elf
 from extforge.audit.reading.fatbin import architecture_name, read_device_images

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from extforge.build_progress import Progress
+from extforge.build.progress import Progress
 from extforge.errors import FailedCommand
 
 if TYPE_CHECKING:

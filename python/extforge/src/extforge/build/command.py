@@ -1,0 +1,54 @@
+"""``extforge build``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from extforge.build.rendering import (
+    VARIANT_FILE,
+    describe,
+    find_recipe,
+    python_version,
+    render,
+    row_name,
+    select,
+)
+from extforge.channels import add_channel_arguments, read_channels
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``extforge build`` takes."""
+    parser.add_argument("recipe", type=Path, help="a recipe.yaml, or the directory that holds it")
+    parser.add_argument("--variant", metavar="NAME",
+                        help="build one row of the variant table only: cpu, cuda130, ...")
+    parser.add_argument("--python", metavar="VERSION",
+                        help="build for this Python only, of those that the variant files list: 3.12, ...")
+    parser.add_argument("--variant-config", "-m", type=Path, action="append", default=[], metavar="FILE",
+                        help="a variant file, later ones win "
+                             f"(read before: {VARIANT_FILE} here and beside the recipe)")
+    parser.add_argument("--output", "--output-folder", type=Path, default=Path("output"), metavar="DIR",
+                        help="the channel that takes the packages (default: ./output)")
+    parser.add_argument("--skip-unchanged", action="store_true",
+                        help="keep a package whose sources, recipe, variant and channels have not changed")
+    parser.add_argument("--render", action="store_true",
+                        help="print what would be built as JSON and build nothing")
+    add_channel_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build what the arguments ask for, and print the paths of the packages."""
+    recipe = find_recipe(arguments.recipe)
+    variants = render(recipe, arguments.variant_config)
+    variants = select(variants, arguments.variant, row_name, "row")
+    variants = select(variants, arguments.python, python_version, "Python")
+    if arguments.render:
+        print(json.dumps([describe(variant) for variant in variants], indent=1))
+        return 0
+    from extforge.build.building import Options, build
+
+    options = Options(arguments.output.resolve(), tuple(read_channels(arguments)), arguments.skip_unchanged)
+    for package in build(variants, options):
+        print(package)
+    return 0
