@@ -276,12 +276,12 @@ def cuda_tools(cuda_channel: Path, work: Path, install: Install) -> Tools:
         pytest.skip(
             "TEST_CUDA_TORCH is not set; it names a directory of `pip install --target` with a CUDA torch"
         )
-    prefix = install("with cuda", *BUILD_PACKAGES, *CUDA_PACKAGES, first=(cuda_channel,))
+    prefix = install("cuda", *BUILD_PACKAGES, *CUDA_PACKAGES, first=(cuda_channel,))
     run(prefix / "bin" / "python", "-m", "venv", "--without-pip", "--system-site-packages", "venv", cwd=work)
     (packages,) = (work / "venv").glob("lib/python3*/site-packages")
     (packages / "cuda-torch.pth").write_text(str(Path(os.environ["TEST_CUDA_TORCH"]).resolve()))
-    (work / "cuda").mkdir()
-    return make_tools(work / "venv" / "bin" / "python", prefix, work / "cuda")
+    (work / "results").mkdir()
+    return make_tools(work / "venv" / "bin" / "python", prefix, work / "results")
 
 
 @pytest.mark.cuda_channel
