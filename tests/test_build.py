@@ -19,9 +19,8 @@ import pytest
 pytest.importorskip("extforge", reason="extforge is not installed here")
 
 from conda_package_streaming.package_streaming import stream_conda_component
-from extforge.build.building import find_unchanged
-from extforge.build.inputs import hash_inputs
-from extforge.build.rendering import find_recipe, render, row_name
+from extforge.build import find_recipe, find_unchanged, render, row_name
+from extforge.build_inputs import hash_inputs
 from extforge.channels import index_channel
 
 Extforge = Callable[..., subprocess.CompletedProcess[str]]
