@@ -12,8 +12,9 @@ import pytest
 pytest.importorskip("extforge", reason="extforge is not installed here")
 
 from conda_package_streaming.package_streaming import stream_conda_component
-from extforge.build import find_recipe, find_unchanged, render
-from extforge.build_inputs import hash_inputs
+from extforge.build.building import find_unchanged
+from extforge.build.inputs import hash_inputs
+from extforge.build.rendering import find_recipe, render
 from extforge.channels import index_channel
 
 Extforge = Callable[..., subprocess.CompletedProcess[str]]
@@ -27,6 +28,7 @@ HELLO = """
       script: mkdir -p $PREFIX/share/hello && cp -R data/* $PREFIX/share/hello/
     tests:
       - script: test -f $PREFIX/share/hello/words.txt
+    about: {license: MIT, license_file: data/words.txt}
 """
 PAIR = """
     recipe: {name: pair, version: "1.0"}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from extforge.build import render, row_name
+from extforge.build.rendering import render, row_name
 
 from .conftest import HELLO, PAIR, Bench, content, info
 
@@ -15,7 +15,7 @@ ROWS = """
     package: {name: rows, version: "1.0"}
     build:
       noarch: generic
-      string: ${{ "cpu" if cuda_compiler_version == "None" else "cuda" }}_${{ hash }}
+      string: ${{ "cpu" if cuda_compiler_version == "None" else "gpu" }}_${{ hash }}
       script: mkdir -p $PREFIX/share && echo ${{ cuda_compiler_version }} > $PREFIX/share/row
 """
 ROWS_TABLE = 'cuda_compiler_version: ["None", "12.9", "13.0"]\n'
@@ -57,8 +57,8 @@ def test_a_package_is_built_tested_indexed_and_printed(bench: Bench) -> None:
     ("row", "packages"),
     [
         ("cpu", ["rows-1.0-cpu"]),
-        ("cuda130", ["rows-1.0-cuda"]),
-        (None, ["rows-1.0-cpu", "rows-1.0-cuda", "rows-1.0-cuda"]),
+        ("cuda130", ["rows-1.0-gpu"]),
+        (None, ["rows-1.0-cpu", "rows-1.0-gpu", "rows-1.0-gpu"]),
     ],
 )
 def test_a_row_is_chosen_by_name(bench: Bench, row: str | None, packages: list[str]) -> None:

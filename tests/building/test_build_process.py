@@ -15,12 +15,27 @@ import pytest
 
 from .conftest import HELLO, Bench, content
 
+LYING = """
+    package: {name: lying, version: "1.0"}
+    build:
+      string: cuda130_0
+      script: mkdir -p $PREFIX/share && echo x > $PREFIX/share/lying
+"""
 SLOW = """
     package: {name: slow, version: "1.0"}
     build:
       noarch: generic
       script: echo begun && sleep 30
 """
+
+
+def test_a_package_that_the_audit_finds_wanting_is_not_published(bench: Bench) -> None:
+    bench.write("recipe/recipe.yaml", LYING)
+    result = bench.build()
+    assert result.returncode == 1
+    assert "the audit found fault with what was built" in result.stderr
+    assert re.search(r"^C\d\d error: .*device code", result.stderr, re.MULTILINE), result.stderr
+    assert not list(bench.output.glob("*/*.conda"))
 
 
 def test_a_log_gets_one_plain_line_a_step(bench: Bench) -> None:
@@ -32,7 +47,8 @@ def test_a_log_gets_one_plain_line_a_step(bench: Bench) -> None:
         "solving and installing build and host environments",
         "running the build script",
     ]
-    assert re.fullmatch(r"built and tested in \d+\.\d s", steps[-1])
+    assert re.fullmatch(r"built and tested in \d+\.\d s", steps[-2])
+    assert steps[-1] == "OK", "the verdict of the audit"
 
 
 def test_a_terminal_gets_a_moving_line(bench: Bench) -> None:
@@ -47,7 +63,7 @@ def test_a_terminal_gets_a_moving_line(bench: Bench) -> None:
     assert process.wait() == 0, said
     spinner = set(re.findall("[\u2801-\u28ff]", said))
     assert len(spinner) > 2, f"the line did not move while the build script ran: {said!r}"
-    assert said.rstrip().splitlines()[-1].endswith(" s")
+    assert re.search(r"built and tested in \d+\.\d s", said)
     assert said.count("\x1b[?25h") >= said.count("\x1b[?25l") > 0, "the cursor stays hidden"
 
 

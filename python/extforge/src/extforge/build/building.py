@@ -152,7 +152,7 @@ def audit(products: Sequence[Product], options: Options) -> None:
     told = as_text(report, strict=False)
     if report.failed(strict=False):
         raise FailedCommand(f"the audit found fault with what was built:\n{told}")
-    print(f"audit: {told}", end="", file=sys.stderr)
+    print(told, end="", file=sys.stderr)
 
 
 def local_channel(output: Path) -> list[str]:
