@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-CUDA_PACKAGES = (
-    "python pip pytorch libtorch cxx-compiler cmake ninja pybind11 extforge "
-    "cuda-nvcc cuda-cudart-dev cuda-driver-dev cuda-cuobjdump"
-).split()
+CUDA_PACKAGES = [
+    *("python", "pip", "pytorch", "libtorch", "cxx-compiler", "cmake", "ninja", "pybind11", "extforge"),
+    *("cuda-nvcc", "cuda-cudart-dev", "cuda-driver-dev", "cuda-cuobjdump"),
+]
 
 Extforge = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -1,4 +1,6 @@
-"""The bootstrap channel's CUDA packages: conda-forge's layout, and a real nvcc that needs nothing outside the prefix.
+"""The bootstrap channel's CUDA packages: conda-forge's layout, and an nvcc that needs nothing outside it.
+
+To run them::
 
     extforge channel .local/channel-cuda --cuda 13.0
     TEST_CUDA_CHANNEL=.local/channel-cuda python3 build-locally.py test -- -m cuda_channel
@@ -156,7 +158,9 @@ def header_paths(dependencies: str) -> Iterator[Path]:
 
 
 def test_every_header_is_of_the_prefix_or_of_the_host_compiler(cuda_prefix: Path, program: Path) -> None:
-    headers = set(header_paths(activated(cuda_prefix, f"nvcc -arch=sm_90 -M '{program}'"))) - {program.resolve()}
+    headers = set(header_paths(activated(cuda_prefix, f"nvcc -arch=sm_90 -M '{program}'"))) - {
+        program.resolve()
+    }
     own = {path for path in headers if path.is_relative_to(cuda_prefix.resolve())}
     compiler = ("/usr/include", "/usr/lib/gcc")
     foreign = {path for path in headers - own if not str(path).startswith(compiler)}
@@ -176,7 +180,9 @@ def test_a_program_links_against_the_prefix_and_runs(cuda_prefix: Path, program:
     assert "sm_90" in run(cuda_prefix / "bin/cuobjdump", "--list-elf", output)
 
 
-def test_the_driver_is_linked_from_the_stub_and_asked_of_the_machine(cuda_prefix: Path, program: Path) -> None:
+def test_the_driver_is_linked_from_the_stub_and_asked_of_the_machine(
+    cuda_prefix: Path, program: Path
+) -> None:
     output = program.with_suffix("")
     activated(cuda_prefix, f"nvcc -arch=sm_90 '{program}' -DWITH_DRIVER -o '{output}' -lcuda")
     dynamic = run("readelf", "-d", output)
@@ -186,7 +192,9 @@ def test_the_driver_is_linked_from_the_stub_and_asked_of_the_machine(cuda_prefix
 
 def test_the_stub_holds_every_function_of_the_header(cuda_prefix: Path, tmp_path: Path) -> None:
     library = cuda_prefix / T / "lib/stubs/libcuda.so"
-    names = function_names(System({"PATH": "/usr/bin:/bin"}), Path("/usr/bin/gcc"), cuda_prefix / T / "include")
+    names = function_names(
+        System({"PATH": "/usr/bin:/bin"}), Path("/usr/bin/gcc"), cuda_prefix / T / "include"
+    )
     assert len(names) > 400
     symbols = set(run("nm", "-D", "--defined-only", "--format=just-symbols", library).split())
     assert set(names) == symbols
@@ -204,7 +212,15 @@ def test_extforge_finds_all_of_it_without_activation(cuda_prefix: Path, tmp_path
 
 
 def test_the_probes_of_doctor_succeed(cuda_prefix: Path, tmp_path: Path) -> None:
-    text = run(cuda_prefix / "bin/python", "-m", "extforge", "doctor", "--probe", "--json", XDG_CACHE_HOME=str(tmp_path))
+    text = run(
+        cuda_prefix / "bin/python",
+        "-m",
+        "extforge",
+        "doctor",
+        "--probe",
+        "--json",
+        XDG_CACHE_HOME=str(tmp_path),
+    )
     assert [f for f in json.loads(text)["findings"] if f["level"] == "error"] == []
 
 
@@ -216,7 +232,9 @@ def test_a_package_with_cuda_code_is_built_for_the_row(
     from extforge.build.rendering import find_recipe, render, row_name, select
 
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    (tmp_path / "twice.cu").write_text('extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }\n')
+    (tmp_path / "twice.cu").write_text(
+        'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }\n'
+    )
     monkeypatch.setenv("CONDA_OVERRIDE_CUDA", "13.0")
     monkeypatch.chdir(source_root)
     variants = select(render(find_recipe(tmp_path), []), "cuda130", row_name, "row")

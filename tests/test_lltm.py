@@ -1,15 +1,24 @@
 """examples/lltm: four builds of one extension, each in an environment of its own that is never activated.
 
-The environments come from the channels that the test run was given (``TEST_CHANNELS``, set by ``build-locally.py test``).
-Compilers, headers and libraries are told to the builds by ``extforge env`` alone; nothing on PATH but the
-environment and the system's own programs. Where a tool allows it, the environment's path holds a blank: torch's own
-JIT build does not quote it, and recipes are never built in such a place.
+The environments come from the channels that the test run was given (``TEST_CHANNELS``, set by
+``build-locally.py test``). Compilers, headers and libraries are told to the builds by ``extforge env``
+alone; on PATH are the environment and the system's own programs. Where a tool allows it, the
+environment's path holds a blank: torch's own JIT build does not quote it, and recipes are never built
+in such a place.
+
+With CUDA, on a machine that need not have a GPU::
+
+    extforge channel .local/channel-cuda --cuda 13.0
+    pip install --target .local/torch-cuda torch==2.14.1
+    TEST_CUDA_CHANNEL=.local/channel-cuda TEST_CUDA_TORCH=.local/torch-cuda \\
+        python3 build-locally.py test -- -m "cuda_channel or cuda_torch"
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,9 +31,17 @@ import pytest
 pytestmark = pytest.mark.slow
 
 PYTHON = "{}.{}".format(*sys.version_info)
-PACKAGES = (
-    "python pip pytorch libtorch numpy cxx-compiler cmake ninja pybind11 scikit-build-core setuptools wheel pytest extforge"
-).split()
+BUILD_PACKAGES = [
+    *("python", "pip", "numpy", "cxx-compiler", "cmake", "ninja", "pybind11", "scikit-build-core"),
+    *("setuptools", "wheel", "pytest", "extforge"),
+]
+TORCH_PACKAGES = ["pytorch", "libtorch"]
+#: What find_package(Torch) of a CUDA torch asks for, and cuobjdump to look at what came out.
+CUDA_PACKAGES = [
+    *("cuda-nvcc", "cuda-cudart-dev", "cuda-driver-dev", "cuda-nvrtc-dev", "cuda-nvtx-dev", "cuda-cuobjdump"),
+    *("libcublas-dev", "libcufft-dev", "libcurand-dev", "libcusolver-dev", "libcusparse-dev"),
+    "cuda-profiler-api",
+]
 PROBE = """
 import sys, torch
 from lltm import LLTM, lltm
@@ -37,37 +54,88 @@ torch.save([tensor.detach() for tensor in (*result, *gradients)], sys.argv[1])
 """
 
 
+class Tools(NamedTuple):
+    """A Python that builds, and all that its builds are told; ``work`` takes what they write."""
+
+    python: Path
+    environment: dict[str, str]
+    work: Path
+
+
 class Built(NamedTuple):
     """How Python gets at one build: its interpreter, its search path, and what runs before anything else."""
 
-    prefix: Path
+    python: Path
     search: tuple[Path, ...] = ()
     prologue: str = ""
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """Run a command and return its output; nothing of this process's environment but caches reaches it."""
-    inherited = {name: os.environ[name] for name in ("HOME", "RATTLER_CACHE_DIR", "TMPDIR") if name in os.environ}
+    inherited = {
+        name: os.environ[name] for name in ("HOME", "RATTLER_CACHE_DIR", "TMPDIR") if name in os.environ
+    }
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=cwd, env={**inherited, **environment}, capture_output=True, text=True, check=False)
+    variables = {**inherited, **environment}
+    done = subprocess.run(words, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{words}\n{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
     return done.stdout + done.stderr
 
 
-def search_path(prefix: Path) -> str:
-    return f"{prefix}/bin:/usr/bin:/bin"
-
-
-def tool_environment(prefix: Path, work: Path) -> dict[str, str]:
-    """Return what ``extforge env`` of an environment that is not activated tells the builds."""
-    python = prefix / "bin" / "python"
-    basic = {"PATH": search_path(prefix), "XDG_CACHE_HOME": str(work / "cache")}
-    done = subprocess.run(
-        [python, "-m", "extforge", "env", "--shell", "json"], env=basic, capture_output=True, text=True, check=True
-    )
+def make_tools(python: Path, prefix: Path, work: Path) -> Tools:
+    """Ask ``extforge env`` of an environment that is not activated."""
+    basic = {"PATH": f"{prefix}/bin:/usr/bin:/bin", "XDG_CACHE_HOME": str(work / "cache"), "MAX_JOBS": "2"}
+    command = [str(python), "-m", "extforge", "env", "--shell", "json"]
+    done = subprocess.run(command, env=basic, capture_output=True, text=True, check=True)
     told: dict[str, str] = json.loads(done.stdout)
     assert Path(told["CXX"]).is_relative_to(prefix), told
-    return basic | told
+    return Tools(python, basic | told, work)
+
+
+def build_by_jit(tools: Tools, source: Path) -> Built:
+    log = run(tools.python, "-c", "import jit", "-v", cwd=source, **tools.environment)
+    assert f"{tools.environment['CXX']} -MMD" in log
+    return Built(tools.python, (source,), f"import os; os.environ |= {tools.environment!r}; import jit;")
+
+
+def build_by_setuptools(tools: Tools, source: Path) -> Built:
+    wheels = tools.work / "wheel-setuptools"
+    # setuptools reads these as a line of words, so a path with a blank cannot be said: names, found on PATH.
+    names = {name: Path(tools.environment[name]).name for name in ("CC", "CXX")}
+    command = (tools.python, "setup.py", "-q", "bdist_wheel", "--dist-dir", wheels)
+    run(*command, cwd=source, **(tools.environment | names))
+    return unpack(tools, wheels, tools.work / "setuptools")
+
+
+def build_by_cmake(tools: Tools, source: Path) -> Built:
+    wheels = tools.work / "wheel-cmake"
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", wheels)
+    run(tools.python, "-m", "pip", "wheel", ".", *options, cwd=source, **tools.environment)
+    return unpack(tools, wheels, tools.work / "cmake")
+
+
+def unpack(tools: Tools, wheels: Path, target: Path) -> Built:
+    """Install the one wheel in ``wheels`` as pip does, beside the environment."""
+    (wheel,) = wheels.glob("*.whl")
+    options = ("--quiet", "--no-deps", "--no-index", "--target", target)
+    run(tools.python, "-m", "pip", "install", *options, wheel, cwd=wheels, PATH=tools.environment["PATH"])
+    return Built(tools.python, (target,))
+
+
+def run_python(built: Built, work: Path, code: str, *arguments: str | Path) -> str:
+    """Run code where the build can be imported, without compilers or any other variable."""
+    search = os.pathsep.join(map(str, built.search))
+    command = (built.python, "-c", built.prologue + code, *arguments)
+    return run(*command, cwd=work, PATH=f"{built.python.parent}:/usr/bin:/bin", PYTHONPATH=search)
+
+
+def run_suite(built: Built, work: Path, source: Path) -> None:
+    """Run the example's own tests on a build."""
+    code = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
+    options = ("-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", work)
+    said = run_python(built, work, code, source / "tests", *options)
+    assert re.search(r"\d+ passed", said)
+    assert "skipped" not in said
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +151,17 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("lltm")
 
 
+Install = Callable[..., Path]
+
+
 @pytest.fixture(scope="module")
-def install(work: Path, channels: list[str]) -> Callable[..., Path]:
+def install(work: Path, channels: list[str]) -> Install:
     """Install packages into a new environment and return its prefix."""
 
     def install_into(name: str, *specs: str, first: tuple[Path, ...] = ()) -> Path:
         sources = [word for channel in (*first, *channels) for word in ("--channel", str(channel))]
-        command = [sys.executable, "-m", "extforge", "install", "--prefix", work / name, *specs, *sources]
-        run(*command, cwd=work, PATH=os.environ["PATH"])
+        command = (sys.executable, "-m", "extforge", "install", "--prefix", work / name)
+        run(*command, *specs, *sources, cwd=work, PATH=os.environ["PATH"])
         return work / name
 
     return install_into
@@ -104,106 +175,127 @@ def source(work: Path, source_root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prefix(install: Callable[..., Path]) -> Path:
-    return install("plain", *PACKAGES)
+def plain(install: Install, work: Path) -> Tools:
+    prefix = install("plain", *BUILD_PACKAGES, *TORCH_PACKAGES)
+    return make_tools(prefix / "bin" / "python", prefix, work)
 
 
 @pytest.fixture(scope="module")
-def prefix_with_blank(install: Callable[..., Path]) -> Path:
-    return install("with a blank", *PACKAGES)
+def with_blank(install: Install, work: Path) -> Tools:
+    prefix = install("with a blank", *BUILD_PACKAGES, *TORCH_PACKAGES)
+    return make_tools(prefix / "bin" / "python", prefix, work)
 
 
-def build_by_jit(request: pytest.FixtureRequest, work: Path, source: Path) -> Built:
-    prefix: Path = request.getfixturevalue("prefix")
-    environment = tool_environment(prefix, work)
-    log = run(prefix / "bin" / "python", "-c", "import jit", "-v", cwd=source, **environment)
-    assert f"{environment['CXX']} -MMD" in log
-    return Built(prefix, (source,), f"import os; os.environ |= {environment!r}; import jit;")
-
-
-def build_by_setuptools(request: pytest.FixtureRequest, work: Path, source: Path) -> Built:
-    prefix: Path = request.getfixturevalue("prefix_with_blank")
-    python, wheels = prefix / "bin" / "python", work / "wheel-setuptools"
-    environment = tool_environment(prefix, work)
-    # setuptools reads these as a line of words, so a path with a blank cannot be said: names, found on PATH.
-    environment |= {name: Path(environment[name]).name for name in ("CC", "CXX")}
-    run(python, "setup.py", "-q", "bdist_wheel", "--dist-dir", wheels, cwd=source, **environment)
-    return unpack(prefix, wheels, work / "setuptools")
-
-
-def build_by_cmake(request: pytest.FixtureRequest, work: Path, source: Path) -> Built:
-    prefix: Path = request.getfixturevalue("prefix_with_blank")
-    python, wheels = prefix / "bin" / "python", work / "wheel-cmake"
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", wheels)
-    run(python, "-m", "pip", "wheel", ".", *options, cwd=source, **tool_environment(prefix, work))
-    return unpack(prefix, wheels, work / "cmake")
-
-
-def build_by_recipe(request: pytest.FixtureRequest, work: Path, source: Path) -> Built:
-    root: Path = request.getfixturevalue("source_root")
-    channels: list[str] = request.getfixturevalue("channels")
+@pytest.fixture(scope="module")
+def by_recipe(install: Install, channels: list[str], work: Path, source: Path, source_root: Path) -> Built:
     output = work / "output"
-    options = ["--variant", "cpu", "--python", PYTHON, "--output", output, "-m", root / "conda_build_config.yaml"]
+    variants = ("--variant", "cpu", "--python", PYTHON, "-m", source_root / "conda_build_config.yaml")
     sources = [word for channel in channels for word in ("--channel", channel)]
-    command = [sys.executable, "-m", "extforge", "build", source / "recipe", *options, *sources]
-    run(*command, cwd=work, PATH=os.environ["PATH"])
-    install = request.getfixturevalue("install")
-    return Built(install("from the recipe", "torch-lltm", "pytest", first=(output,)))
-
-
-def unpack(prefix: Path, wheels: Path, target: Path) -> Built:
-    """Install the one wheel in ``wheels`` as pip does, beside the environment."""
-    (wheel,) = wheels.glob("*.whl")
-    options = ("--quiet", "--no-deps", "--no-index", "--target", target)
-    run(prefix / "bin" / "python", "-m", "pip", "install", *options, wheel, cwd=wheels, PATH=search_path(prefix))
-    return Built(prefix, (target,))
-
-
-BUILDS = {
-    "jit": build_by_jit,
-    "setuptools": build_by_setuptools,
-    "cmake": build_by_cmake,
-    "recipe": build_by_recipe,
-}
+    command = (sys.executable, "-m", "extforge", "build", source / "recipe", "--output", output)
+    run(*command, *variants, *sources, cwd=work, PATH=os.environ["PATH"])
+    prefix = install("from the recipe", "torch-lltm", "pytest", first=(output,))
+    return Built(prefix / "bin" / "python")
 
 
 @pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest, work: Path, source: Path) -> Callable[[str], Built]:
-    """Return the build of a name, made at the first request."""
-    made: dict[str, Built] = {}
-
-    def build_once(name: str) -> Built:
-        if name not in made:
-            made[name] = BUILDS[name](request, work, source)
-        return made[name]
-
-    return build_once
+def by_jit(plain: Tools, source: Path) -> Built:
+    return build_by_jit(plain, source)
 
 
-def run_python(built: Built, work: Path, code: str, *arguments: str | Path) -> str:
-    """Run code where the build can be imported, without compilers or any other variable."""
-    search = os.pathsep.join(map(str, built.search))
-    python = built.prefix / "bin" / "python"
-    return run(python, "-c", built.prologue + code, *arguments, cwd=work, PATH=search_path(built.prefix), PYTHONPATH=search)
+@pytest.fixture(scope="module")
+def by_setuptools(with_blank: Tools, source: Path) -> Built:
+    return build_by_setuptools(with_blank, source)
 
 
-@pytest.mark.parametrize("name", BUILDS)
-def test_suite_of_the_example(build: Callable[[str], Built], name: str, work: Path, source: Path) -> None:
-    code = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
-    options = ("-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", work)
-    said = run_python(build(name), work, code, source / "tests", *options)
-    assert " passed in " in said
-    assert "skipped" not in said
+@pytest.fixture(scope="module")
+def by_cmake(with_blank: Tools, source: Path) -> Built:
+    return build_by_cmake(with_blank, source)
 
 
-@pytest.mark.parametrize("name", [name for name in BUILDS if name != "cmake"])
-def test_same_bits_from_every_build(build: Callable[[str], Built], name: str, work: Path) -> None:
+@pytest.mark.parametrize("build", ["by_jit", "by_setuptools", "by_cmake", "by_recipe"])
+def test_suite_of_the_example(request: pytest.FixtureRequest, build: str, work: Path, source: Path) -> None:
+    run_suite(request.getfixturevalue(build), work, source)
+
+
+@pytest.mark.parametrize("build", ["by_jit", "by_setuptools", "by_recipe"])
+def test_same_bits_from_every_build(
+    request: pytest.FixtureRequest, build: str, by_cmake: Built, work: Path
+) -> None:
     import torch
 
     results = []
-    for builder in (name, "cmake"):
-        file = work / f"{builder}.pt"
-        run_python(build(builder), work, PROBE, file)
-        results.append(torch.load(file))
+    for name, built in ((build, request.getfixturevalue(build)), ("by_cmake", by_cmake)):
+        run_python(built, work, PROBE, work / f"{name}.pt")
+        results.append(torch.load(work / f"{name}.pt"))
     torch.testing.assert_close(*results, rtol=0, atol=0)
     assert all(tensor.isfinite().all() and tensor.abs().sum() > 0 for tensor in results[0])
+
+
+def device_code(prefix: Path, binary: Path) -> set[str]:
+    """Return the architectures in a binary as extension.json writes them: machine code, and PTX as +PTX."""
+    command = (prefix / "bin" / "cuobjdump", "--list-elf", "--list-ptx", binary)
+    said = run(*command, cwd=binary.parent, PATH="/usr/bin:/bin")
+    machine, portable = (set(re.findall(rf"sm_(\d+)\.{kind}", said)) for kind in ("cubin", "ptx"))
+    assert machine
+    assert portable <= machine
+    return {f"{code[:-1]}.{code[-1]}" + ("+PTX" if code in portable else "") for code in machine}
+
+
+ARCHITECTURES: dict[str, tuple[list[str], dict[str, str], set[str] | None]] = {
+    "extension.json": ([], {}, None),
+    "TORCH_CUDA_ARCH_LIST": ([], {"TORCH_CUDA_ARCH_LIST": "8.0;9.0+PTX"}, {"8.0", "9.0+PTX"}),
+    "command line": (["-DCMAKE_CUDA_ARCHITECTURES=90-real"], {"TORCH_CUDA_ARCH_LIST": "8.0"}, {"9.0"}),
+}
+
+
+@pytest.mark.cuda_channel
+@pytest.mark.parametrize(("options", "variables", "wanted"), ARCHITECTURES.values(), ids=ARCHITECTURES.keys())
+def test_cmake_compiles_the_kernels_for_the_architectures_asked_for(
+    cuda_prefix: Path,
+    source: Path,
+    tmp_path: Path,
+    options: list[str],
+    variables: dict[str, str],
+    wanted: set[str] | None,
+) -> None:
+    """The kernels know no torch, so that a torch for the CPU is enough to compile them."""
+    tools = make_tools(cuda_prefix / "bin" / "python", cuda_prefix, tmp_path)
+    environment = tools.environment | variables
+    configure = ("cmake", "-G", "Ninja", "-S", source, "-B", "build", "-DLLTM_CUDA=ON")
+    run(*configure, *options, f"-DPython_EXECUTABLE={tools.python}", cwd=tmp_path, **environment)
+    kernels = "CMakeFiles/_lltm.dir/lltm_cuda.cu.o"
+    run("cmake", "--build", "build", "--target", kernels, cwd=tmp_path, **environment)
+    stated = set(json.loads((source / "extension.json").read_text())["cuda_architectures"])
+    assert device_code(cuda_prefix, tmp_path / "build" / kernels) == (wanted or stated)
+
+
+@pytest.fixture(scope="module")
+def cuda_tools(cuda_channel: Path, work: Path, install: Install) -> Tools:
+    """A Python of an environment with all of CUDA, that finds the CUDA torch that the run was given."""
+    if "TEST_CUDA_TORCH" not in os.environ:
+        pytest.skip(
+            "TEST_CUDA_TORCH is not set; it names a directory of `pip install --target` with a CUDA torch"
+        )
+    prefix = install("with cuda", *BUILD_PACKAGES, *CUDA_PACKAGES, first=(cuda_channel,))
+    run(prefix / "bin" / "python", "-m", "venv", "--without-pip", "--system-site-packages", "venv", cwd=work)
+    (packages,) = (work / "venv").glob("lib/python3*/site-packages")
+    (packages / "cuda-torch.pth").write_text(str(Path(os.environ["TEST_CUDA_TORCH"]).resolve()))
+    (work / "cuda").mkdir()
+    return make_tools(work / "venv" / "bin" / "python", prefix, work / "cuda")
+
+
+@pytest.mark.cuda_channel
+@pytest.mark.cuda_torch
+@pytest.mark.parametrize(
+    "build", [build_by_jit, build_by_setuptools, build_by_cmake], ids=lambda b: b.__name__
+)
+def test_with_a_cuda_torch_every_build_holds_the_stated_architectures(
+    cuda_tools: Tools, build: Callable[[Tools, Path], Built], source: Path, work: Path
+) -> None:
+    """Torch's own CMake files would compile for others; without a GPU, torch's own JIT build for none."""
+    built = build(cuda_tools, source)
+    run_suite(built, work, source)
+    asked = "import _lltm; print(_lltm.__file__)" if not built.prologue else "print(jit.lltm._lltm.__file__)"
+    binary = Path(run_python(built, work, f"import torch; {asked}").strip().splitlines()[-1])
+    stated = set(json.loads((source / "extension.json").read_text())["cuda_architectures"])
+    assert device_code(Path(cuda_tools.environment["CXX"]).parents[1], binary) == stated

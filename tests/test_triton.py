@@ -1,4 +1,6 @@
-"""Triton in an environment of the bootstrap channel: its compiler, its ptxas, its launcher, told by extforge alone.
+"""Triton in an environment of the bootstrap channel: what it compiles with is told by extforge alone.
+
+To run them::
 
     extforge channel .local/channel-cuda --cuda 13.0
     TEST_CUDA_CHANNEL=.local/channel-cuda python3 build-locally.py test -- -m triton
@@ -8,7 +10,6 @@ Triton itself comes from the package index, since it is a wheel that people inst
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -59,14 +60,15 @@ class Triton:
     def __init__(self, prefix: Path, work: Path) -> None:
         self.prefix, self.work = prefix, work
 
-    def run(
-        self, *command: str | Path, check: bool = True, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
+    def attempt(self, *command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         basic = {"PATH": "/usr/bin:/bin", "HOME": str(self.work), "TRITON_DEFAULT_FP_FUSION": "1"}
         words = [str(word) for word in command]
-        done = subprocess.run(words, env=basic | environment, capture_output=True, text=True, check=False)
-        assert not check or done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
-        return done
+        return subprocess.run(words, env=basic | environment, capture_output=True, text=True, check=False)
+
+    def run(self, *command: str | Path, **environment: str) -> str:
+        done = self.attempt(*command, **environment)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
 
     @property
     def python(self) -> Path:
@@ -74,9 +76,9 @@ class Triton:
 
     def told(self) -> dict[str, str]:
         """Return what ``extforge env`` says."""
-        text = self.run(self.python, "-m", "extforge", "env", "--shell", "bash").stdout
-        names = "printf '%s\\0' \"$TRITON_PTXAS_PATH\" \"$TRITON_LIBCUDA_PATH\" \"$TRITON_CACHE_DIR\" \"$CC\""
-        values = self.run("bash", "-c", f"{text}\n{names}").stdout.split("\0")
+        text = self.run(self.python, "-m", "extforge", "env", "--shell", "bash")
+        names = 'printf \'%s\\0\' "$TRITON_PTXAS_PATH" "$TRITON_LIBCUDA_PATH" "$TRITON_CACHE_DIR" "$CC"'
+        values = self.run("bash", "-c", f"{text}\n{names}").split("\0")
         told = ("TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH", "TRITON_CACHE_DIR", "CC")
         return dict(zip(told, values[:4], strict=True))
 
@@ -85,7 +87,7 @@ class Triton:
 def triton_prefix(cuda_prefix: Path) -> Path:
     """The environment with nvcc, and the triton wheel of the package index in it."""
     options = ("--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check")
-    command = [cuda_prefix / "bin" / "python", "-m", "pip", "install", *options, "triton>=3.8,<4"]
+    command = [str(cuda_prefix / "bin" / "python"), "-m", "pip", "install", *options, "triton>=3.8,<4"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"pip gets no triton wheel for this Python: {done.stderr.strip().splitlines()[-1]}")
@@ -102,15 +104,15 @@ def test_ptxas_of_the_environment_compiles_the_kernel(triton: Triton) -> None:
     """PTX 9.0 is the one of CUDA 13.0; the bundled tool writes a later one, so the override has an effect."""
     cubin, kernel = triton.work / "axpy.cubin", triton.work / "kernel.py"
     own = triton.run(triton.python, "-m", "extforge", "run", "--", triton.python, kernel, cubin)
-    assert own.stdout == "9.0\n"
-    assert "sm_90" in triton.run(triton.prefix / "bin/cuobjdump", "--list-elf", cubin).stdout
-    assert "toolkit=13.0" in triton.run(triton.prefix / "bin/cuobjdump", "-elf", cubin).stdout
+    assert own == "9.0\n"
+    assert "sm_90" in triton.run(triton.prefix / "bin/cuobjdump", "--list-elf", cubin)
+    assert "toolkit=13.0" in triton.run(triton.prefix / "bin/cuobjdump", "-elf", cubin)
     bundled = triton.run(triton.python, kernel, cubin, TRITON_CACHE_DIR=str(triton.work / "bundled"))
-    assert bundled.stdout != "9.0\n"
+    assert bundled != "9.0\n"
 
 
 def test_both_overrides_name_the_same_ptxas(triton: Triton) -> None:
-    text = triton.run(triton.python, "-m", "extforge", "env", "--shell", "json").stdout
+    text = triton.run(triton.python, "-m", "extforge", "env", "--shell", "json")
     named = set(re.findall(r'"TRITON_PTXAS(?:_BLACKWELL)?_PATH": "([^"]+)"', text))
     assert named == {str(triton.prefix / "bin" / "ptxas")}
 
@@ -118,7 +120,7 @@ def test_both_overrides_name_the_same_ptxas(triton: Triton) -> None:
 def test_an_override_that_is_missing_is_an_error(triton: Triton) -> None:
     """Triton itself would take the bundled one without a word."""
     absent = str(triton.work / "no such ptxas")
-    done = triton.run(triton.python, "-m", "extforge", "env", check=False, TRITON_PTXAS_PATH=absent)
+    done = triton.attempt(triton.python, "-m", "extforge", "env", TRITON_PTXAS_PATH=absent)
     assert done.returncode == 3
     assert absent in done.stderr
     assert done.stdout == ""
@@ -135,16 +137,16 @@ def test_the_launcher_is_linked_against_the_stub(triton: Triton, way: str) -> No
         variables = {name: told[name] for name in ("CC", "TRITON_LIBCUDA_PATH")}
     else:
         command, variables = ["-c", BY_KNOB + LAUNCHER], {}
-    assert triton.run(triton.python, *command, **loader, **variables).stdout == "loaded\n"
+    assert triton.run(triton.python, *command, **loader, **variables) == "loaded\n"
     (module,) = cache.rglob("cuda_utils*.so")
-    dynamic = triton.run("readelf", "-d", module).stdout
+    dynamic = triton.run("readelf", "-d", module)
     assert "[libcuda.so.1]" in dynamic
     assert not re.search("RPATH|RUNPATH", dynamic)
 
 
-@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="a driver is there, so the launcher loads")
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="a driver is there, so the launcher loads")
 def test_without_a_driver_the_linked_launcher_says_that_it_is_the_driver(triton: Triton) -> None:
     command = ("-m", "extforge", "run", "--", triton.python, "-c", LAUNCHER)
-    done = triton.run(triton.python, *command, check=False)
+    done = triton.attempt(triton.python, *command)
     assert done.returncode != 0
     assert "libcuda.so.1: cannot open shared object file" in done.stderr

@@ -1,4 +1,4 @@
-"""LLTM, a recurrent cell without a forget gate whose candidate passes through an ELU, as a compiled extension.
+"""LLTM as a compiled extension: a recurrent cell without a forget gate, its candidate through an ELU.
 
 >>> layer = LLTM(features=16, state=128)
 >>> hidden, cell = layer(torch.randn(8, 16))
@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch  # before _lltm, whose libraries it loads
+import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-import _lltm
+# isort: split
+import _lltm  # after torch, which loads the libraries that it needs
 
 __all__ = ["LLTM", "lltm", "reference"]
 
@@ -34,9 +35,7 @@ class LLTMFunction(torch.autograd.Function):
         return tuple(_lltm.backward(grad_new_hidden, grad_new_cell, *ctx.saved_tensors))
 
 
-def lltm(
-    input: Tensor, weights: Tensor, bias: Tensor, hidden: Tensor, cell: Tensor
-) -> tuple[Tensor, Tensor]:
+def lltm(input: Tensor, weights: Tensor, bias: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """Return the next hidden and cell state.
 
     Args:

@@ -1,4 +1,7 @@
-"""Build the extension with setuptools: ``python setup.py bdist_wheel``. Name and version come from pyproject.toml."""
+"""Build the extension with setuptools: ``python setup.py bdist_wheel``.
+
+Name and version come from pyproject.toml.
+"""
 
 from __future__ import annotations
 

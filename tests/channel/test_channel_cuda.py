@@ -1,4 +1,4 @@
-"""The tables of the CUDA packages and the activation of nvcc; the packages themselves are tried in test_cuda.py."""
+"""The tables of the CUDA packages and the activation of nvcc; test_cuda.py tries the packages themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ NAMES = {row.name for row in EVERY_ROW} | {"cuda-driver-dev_linux-64", "sysroot_
 NAMES |= {row.name for row in compilers.ROWS}
 
 USER = {"PATH": "/usr/bin:/bin", "CXX": "my-c++", "CONDA_PREFIX": "/opt/env"}
-BUILD = USER | {"CONDA_PREFIX": "/b", "CONDA_BUILD": "1", "PREFIX": "/p", "BUILD_PREFIX": "/b", "HOST": "triplet"}
+BUILD = USER | {
+    "CONDA_PREFIX": "/b",
+    "CONDA_BUILD": "1",
+    "PREFIX": "/p",
+    "BUILD_PREFIX": "/b",
+    "HOST": "triplet",
+}
 ARCHITECTURES = "75-real;80-real;86-real;89-real;90a-real;100f-real;103f-real;120a-real;121f-real;121-virtual"
 
 
@@ -70,7 +76,12 @@ def test_activation_by_a_user() -> None:
 def test_activation_in_a_package_build() -> None:
     after = shell("activate-nvcc.sh", **BUILD, CMAKE_ARGS="-DA=B")
     p, b = "/p/targets/x86_64-linux", "/b/targets/x86_64-linux"
-    assert after["CXXFLAGS"].split() == [f"-I{p}/include", f"-I{p}/include/cccl", f"-I{b}/include", f"-I{b}/include/cccl"]
+    assert after["CXXFLAGS"].split() == [
+        f"-I{p}/include",
+        f"-I{p}/include/cccl",
+        f"-I{b}/include",
+        f"-I{b}/include/cccl",
+    ]
     assert after["LDFLAGS"].split() == [f"-L{p}/lib", f"-L{p}/lib/stubs", f"-L{b}/lib", f"-L{b}/lib/stubs"]
     assert after["NVCC_APPEND_FLAGS"].split() == [f"-I{p}/include", f"-L{p}/lib", f"-L{p}/lib/stubs"]
     assert after["CMAKE_ARGS"] == f"-DA=B -DCMAKE_FIND_ROOT_PATH=/p;/b/triplet/sysroot;{p};{b}"
@@ -112,7 +123,9 @@ def test_zsh_reads_the_activation_as_bash_does() -> None:
     if zsh is None:
         pytest.skip("no zsh in /usr/bin or /bin")
     script = files("extforge.channel") / "cuda" / "activate-nvcc.sh"
-    done = subprocess.run([zsh, "-fc", f". '{script}'; env -0"], env=BUILD, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [zsh, "-fc", f". '{script}'; env -0"], env=BUILD, capture_output=True, text=True, check=True
+    )
     pairs = dict(line.split("=", 1) for line in done.stdout.split("\0") if line)
     expected = shell("activate-nvcc.sh", **BUILD)
     assert {name: pairs[name] for name in expected} == expected

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
-
 from lltm import LLTM, lltm, reference
+from torch import Tensor
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 SHAPES = [(1, 1, 1), (2, 3, 5), (7, 16, 33), (64, 32, 128), (300, 1, 17), (0, 4, 6), (3, 0, 4), (3, 4, 0)]
@@ -97,7 +96,11 @@ WRONG = {
     "hidden of one dimension": (3, lambda t: t[0], r"hidden must be \[batch, state\], got \[5\]"),
     "other batch": (3, lambda t: t[:1], r"hidden must be \[batch, state\] = \[4, 5\], got \[1, 5\]"),
     "other cell": (4, lambda t: t[:, :2], r"cell must be \[batch, state\] = \[4, 5\], got \[4, 2\]"),
-    "weights turned": (1, lambda t: t.t(), r"weights must be \[3 \* state, state \+ features\] = \[15, 8\], got \[8, 15\]"),
+    "weights turned": (
+        1,
+        lambda t: t.t(),
+        r"weights must be \[3 \* state, state \+ features\] = \[15, 8\], got \[8, 15\]",
+    ),
     "short bias": (2, lambda t: t[:5], r"bias must be \[3 \* state\] = \[15\], got \[5\]"),
     "half precision": (0, lambda t: t.half(), "input must be float32 or float64, got Half"),
     "mixed dtypes": (1, lambda t: t.float(), "weights must have the dtype of input, Double, got Float"),
