@@ -50,7 +50,7 @@ class Product(NamedTuple):
 def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
     """Build and test ``variants``, publish the packages in the output channel, and return their paths.
 
-    Raises :class:`FailedCommand` when a build, a test or the audit fails; the output channel is then as it was.
+    Raises :class:`FailedCommand` when a build, a test or the audit fails; the output is then as it was.
     """
     os.environ.setdefault(CACHE_VARIABLE, str(rattler_cache()))
     with locked(options.output):
