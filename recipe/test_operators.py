@@ -30,8 +30,9 @@ def check_operators() -> None:
     result = layer(features)
     expected = reference.ffi_forward(features, layer.weight, layer.locations, layer.bias)
     torch.testing.assert_close(result, expected)
-    gradients = torch.autograd.grad(result.square().sum(), [features, layer.weight, layer.bias])
-    references = torch.autograd.grad(expected.square().sum(), [features, layer.weight, layer.bias])
+    inputs = [features, *layer.parameters()]
+    gradients = torch.autograd.grad(result.square().sum(), inputs)
+    references = torch.autograd.grad(expected.square().sum(), inputs)
     torch.testing.assert_close(gradients, references)
 
 
