@@ -23,8 +23,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
-from typing import IO
+from typing import IO, Any
 
 from extforge.channel.archive import PLACEHOLDER, Entry, PlannedPackage
 from extforge.channel.repack import FORMAT, PLATFORM, PYTHON_MINOR, PYTHON_TAG
