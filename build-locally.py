@@ -19,6 +19,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 LOCAL = ROOT / ".local"
@@ -107,7 +108,7 @@ class Runner:
     def __init__(self, lock: int) -> None:
         self.lock = lock
 
-    def __call__(self, *command: object, **options: object) -> None:
+    def __call__(self, *command: object, **options: Any) -> None:
         """Run a command that has to succeed."""
         words = [str(word) for word in command]
         subprocess.run(words, cwd=ROOT, check=True, pass_fds=[self.lock], **options)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -37,7 +37,7 @@ def checkout(tmp_path: Path, source_root: Path) -> Path:
 
 
 @pytest.fixture
-def script(checkout: Path) -> ModuleType:
+def script(checkout: Path) -> Any:
     """The command as a module."""
     spec = importlib.util.spec_from_file_location("build_locally", checkout / NAME)
     assert spec
@@ -120,7 +120,7 @@ def test_tools_that_were_not_finished_are_made_anew(checkout: Path) -> None:
     assert not remains.exists()
 
 
-def test_clean_removes_results_and_keeps_the_lock(script: ModuleType) -> None:
+def test_clean_removes_results_and_keeps_the_lock(script: Any) -> None:
     (script.LOCAL / "output" / "noarch").mkdir(parents=True)
     os.close(script.take_lock())
     script.clean()
@@ -144,7 +144,7 @@ def test_a_second_run_says_that_it_waits(checkout: Path) -> None:
     assert rest.startswith(f"{NAME}: pip could not install"), "it did not go on"
 
 
-def test_what_a_killed_run_has_started_is_waited_for(script: ModuleType) -> None:
+def test_what_a_killed_run_has_started_is_waited_for(script: Any) -> None:
     script.LOCAL.mkdir()
     lock = script.take_lock()
     child = subprocess.Popen(["sleep", "30"], pass_fds=[lock])
@@ -163,7 +163,7 @@ def test_what_a_killed_run_has_started_is_waited_for(script: ModuleType) -> None
     ],
 )
 def test_the_exit_code_is_that_of_the_command_that_failed(
-    script: ModuleType,
+    script: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     program: str,
@@ -184,7 +184,7 @@ def test_a_directory_that_cannot_be_made_is_one_message(checkout: Path) -> None:
 
 
 def test_arguments_after_two_dashes_are_for_pytest(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+    script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [NAME, "test", "--channel", "x", "--", "-k", "a b", "--clean"])
     arguments = script.read_arguments()
@@ -193,7 +193,7 @@ def test_arguments_after_two_dashes_are_for_pytest(
 
 
 def test_the_commands_to_use_the_result_survive_a_shell(
-    script: ModuleType, capsys: pytest.CaptureFixture[str]
+    script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script.OUTPUT.mkdir(parents=True)
     script.print_usage()
@@ -243,7 +243,7 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("direct")
 def test_conda_forge_is_used_when_it_answers(
-    script: ModuleType, server: str, capsys: pytest.CaptureFixture[str]
+    script: Any, server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script.CONDA_FORGE_INDEX = f"{server}/index"
     assert script.choose_channels([], "cpu", None) == (["conda-forge"], ())
@@ -256,7 +256,7 @@ def test_conda_forge_is_used_when_it_answers(
     [("/login", "/login is no channel's index"), ("/absent", "404: Not Found"), ("/slow", "timed out")],
 )
 def test_another_answer_is_not_taken_for_conda_forge(
-    script: ModuleType, server: str, capsys: pytest.CaptureFixture[str], path: str, reason: str
+    script: Any, server: str, capsys: pytest.CaptureFixture[str], path: str, reason: str
 ) -> None:
     script.CONDA_FORGE_INDEX, script.ANSWER_SECONDS = server + path, 0.5
     ran = Recorder()
@@ -270,7 +270,7 @@ def test_another_answer_is_not_taken_for_conda_forge(
     ("variant", "options"), [("cpu", []), ("cuda129", ["--cuda", "12.9"]), ("cuda130", ["--cuda", "13.0"])]
 )
 def test_no_answer_means_a_channel_made_here_for_the_row(
-    script: ModuleType,
+    script: Any,
     closed_port: str,
     capsys: pytest.CaptureFixture[str],
     variant: str,
@@ -293,6 +293,6 @@ class Recorder:
         self.commands.append(arguments)
 
 
-def test_channels_that_were_given_are_taken(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_channels_that_were_given_are_taken(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert script.choose_channels(["a", "b"], "cpu", None) == (["a", "b"], ())
     assert capsys.readouterr().out == "== dependencies from a, b (given by --channel)\n"

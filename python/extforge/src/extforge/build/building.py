@@ -50,7 +50,7 @@ class Product(NamedTuple):
 def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
     """Build and test ``variants``, publish the packages in the output channel, and return their paths.
 
-    Raises :class:`FailedCommand` when a build, a test or the audit fails; the output channel is then as it was.
+    Raises :class:`FailedCommand` when a build, a test or the audit fails; the output is then as it was.
     """
     os.environ.setdefault(CACHE_VARIABLE, str(rattler_cache()))
     with locked(options.output):
@@ -152,7 +152,7 @@ def audit(products: Sequence[Product], options: Options) -> None:
     told = as_text(report, strict=False)
     if report.failed(strict=False):
         raise FailedCommand(f"the audit found fault with what was built:\n{told}")
-    print("".join(f"audit: {line}\n" for line in told.splitlines()), end="", file=sys.stderr)
+    print(told, end="", file=sys.stderr)
 
 
 def local_channel(output: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """Render a recipe and choose among the rows of its variant table.
 
-The recipe is rendered with ``Stage0Recipe.render`` from the variant files that ``conda build`` reads, so that the
-package hashes agree.
+The recipe is rendered with ``Stage0Recipe.render`` from the variant files that ``conda build`` reads, so that
+the package hashes agree.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class AssembledRow(NamedTuple):
 
 
 ROWS: tuple[AssembledRow, ...] = (
-    AssembledRow("pybind11-abi", "11", "Says which internals of pybind11 the modules of an environment share"),
+    AssembledRow("pybind11-abi", "11", "Says which internals of pybind11 the modules of a prefix share"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Plan ``cuda-driver-dev_linux-64``: no wheel holds the driver's stub, so it is compiled from the wheel's own ``cuda.h``."""
+"""Plan ``cuda-driver-dev_linux-64``: no wheel holds the driver's stub; it is compiled from ``cuda.h``."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from extforge.channel.archive import PLACEHOLDER, Entry, PlannedPackage
 from extforge.channel.repack import FORMAT, PLATFORM, PYTHON_MINOR, PYTHON_TAG
@@ -164,7 +164,8 @@ def needed_libraries(path: Path) -> tuple[str, ...]:
         dynamic = ELFFile(stream).get_section_by_name(".dynamic")
         if not isinstance(dynamic, DynamicSection):
             return ()
-        return tuple(tag.needed for tag in dynamic.iter_tags("DT_NEEDED"))
+        needed: list[Any] = list(dynamic.iter_tags("DT_NEEDED"))  # their attributes depend on the kind of tag
+        return tuple(tag.needed for tag in needed)
 
 
 def patchelf(*arguments: str) -> str:

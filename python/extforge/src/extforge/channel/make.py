@@ -36,7 +36,7 @@ def make_channel(
 ) -> Path:
     """Make ``directory`` a conda channel with python, the compilers and a package of each row, and return it.
 
-    ``cuda`` asks for the packages of CUDA besides. ``cache`` keeps the wheels. What is up to date is left alone.
+    ``cuda`` asks for the packages of CUDA besides. ``cache`` keeps the wheels. What is up to date is left.
     Raises :class:`ConflictError` for a directory with other content, :class:`NotFoundError` when a wheel, a
     compiler or the interpreter's files are not to be had, :class:`BadInputError` for a damaged wheel,
     :class:`FailedCommand` for a file that cannot be written.

@@ -73,7 +73,8 @@ def python_part(row: Row, noarch: bool) -> str:
 def content_hash(row: Row, wheel: Wheel, depends: list[str]) -> str:
     """Seven digits that change with anything that a package is made from."""
     texts = [read_text(name) for _, name in row.texts]
-    return hashlib.sha256(repr((FORMAT, row, texts, wheel.record, PYTHON_TAG, depends)).encode()).hexdigest()[:7]
+    inputs = repr((FORMAT, row, texts, wheel.record, PYTHON_TAG, depends))
+    return hashlib.sha256(inputs.encode()).hexdigest()[:7]
 
 
 SITE_PACKAGES = f"lib/python{PYTHON_MINOR}/site-packages"
