@@ -89,11 +89,13 @@ def cuda_channel() -> Path:
 
 
 @pytest.fixture(scope="session")
-def cuda_prefix(cuda_channel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cuda_prefix(
+    cuda_channel: Path, test_channels: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """An environment with nvcc, torch for the CPU and extforge; a blank in its path; never activated."""
     prefix = tmp_path_factory.mktemp("cuda") / "my env"
-    channels = [*os.environ.get("TEST_CHANNELS", "").splitlines()[:1], str(cuda_channel)]
-    options = [word for channel in filter(None, channels) for word in ("--channel", channel)]
+    channels = (test_channels[0], str(cuda_channel))
+    options = [word for channel in channels for word in ("--channel", channel)]
     command = [sys.executable, "-m", "extforge", "install", "--prefix", str(prefix), *CUDA_PACKAGES, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -52,6 +52,11 @@ result = lltm(*arguments)
 gradients = torch.autograd.grad(result[0].sum() + result[1].square().sum(), arguments)
 torch.save([tensor.detach() for tensor in (*result, *gradients)], sys.argv[1])
 """
+ASK_WHERE = """
+import pathlib, sys
+import torch, lltm
+pathlib.Path(sys.argv[1]).write_text(lltm._lltm.__file__)
+"""
 
 
 class Tools(NamedTuple):
@@ -139,14 +144,6 @@ def run_suite(built: Built, work: Path, source: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def channels() -> list[str]:
-    """The channels of the packages under test and of their dependencies."""
-    if "TEST_CHANNELS" not in os.environ:
-        pytest.skip("TEST_CHANNELS is not set; `python3 build-locally.py test` sets it")
-    return os.environ["TEST_CHANNELS"].splitlines()
-
-
-@pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("lltm")
 
@@ -155,11 +152,11 @@ Install = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def install(work: Path, channels: list[str]) -> Install:
+def install(work: Path, test_channels: list[str]) -> Install:
     """Install packages into a new environment and return its prefix."""
 
     def install_into(name: str, *specs: str, first: tuple[Path, ...] = ()) -> Path:
-        sources = [word for channel in (*first, *channels) for word in ("--channel", str(channel))]
+        sources = [word for channel in (*first, *test_channels) for word in ("--channel", str(channel))]
         command = (sys.executable, "-m", "extforge", "install", "--prefix", work / name)
         run(*command, *specs, *sources, cwd=work, PATH=os.environ["PATH"])
         return work / name
@@ -187,10 +184,12 @@ def with_blank(install: Install, work: Path) -> Tools:
 
 
 @pytest.fixture(scope="module")
-def by_recipe(install: Install, channels: list[str], work: Path, source: Path, source_root: Path) -> Built:
+def by_recipe(
+    install: Install, test_channels: list[str], work: Path, source: Path, source_root: Path
+) -> Built:
     output = work / "output"
     variants = ("--variant", "cpu", "--python", PYTHON, "-m", source_root / "conda_build_config.yaml")
-    sources = [word for channel in channels for word in ("--channel", channel)]
+    sources = [word for channel in test_channels for word in ("--channel", channel)]
     command = (sys.executable, "-m", "extforge", "build", source / "recipe", "--output", output)
     run(*command, *variants, *sources, cwd=work, PATH=os.environ["PATH"])
     prefix = install("from the recipe", "torch-lltm", "pytest", first=(output,))
@@ -295,7 +294,7 @@ def test_with_a_cuda_torch_every_build_holds_the_stated_architectures(
     """Torch's own CMake files would compile for others; without a GPU, torch's own JIT build for none."""
     built = build(cuda_tools, source)
     run_suite(built, work, source)
-    asked = "import _lltm; print(_lltm.__file__)" if not built.prologue else "print(jit.lltm._lltm.__file__)"
-    binary = Path(run_python(built, work, f"import torch; {asked}").strip().splitlines()[-1])
+    run_python(built, work, ASK_WHERE, work / "where.txt")
+    binary = Path((work / "where.txt").read_text())
     stated = set(json.loads((source / "extension.json").read_text())["cuda_architectures"])
     assert device_code(Path(cuda_tools.environment["CXX"]).parents[1], binary) == stated
