@@ -25,7 +25,7 @@ def real(world):
 
 
 def printed(toolchain, findings, outcomes=()):
-    console = Console(width=120, record=True, file=open("/dev/null", "w"), highlight=False)  # noqa: PTH123, SIM115
+    console = Console(width=240, record=True, file=open("/dev/null", "w"), highlight=False)  # noqa: PTH123, SIM115
     show(console, toolchain, findings, outcomes)
     return console.export_text()
 

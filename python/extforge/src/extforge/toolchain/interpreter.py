@@ -33,8 +33,9 @@ def current() -> Interpreter:
     """Return the facts of the running interpreter."""
     variables: dict[str, Any] = sysconfig.get_config_vars()
     includes = [sysconfig.get_path("include", "posix_prefix"), sysconfig.get_path("include")]
-    site = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    site += [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    # In the order in which an import looks: what PYTHONPATH names comes before the interpreter's own.
+    site = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    site += [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     libraries = [variables.get("LIBDIR"), f"{sys.base_prefix}/lib"]
     return Interpreter(
         executable=sys.executable,
