@@ -142,7 +142,7 @@ void launch_weights_gradient(
 // that clearing and adding its copy of the gradient outweighs its products, and all copies within kPartialBytes.
 template <int64_t width, typename value_t>
 int64_t count_parts(const FixedFanInShape& shape) {
-  const int64_t tiles = divide_up(shape.batch, width);
+  const int64_t tiles = std::max<int64_t>(1, divide_up(shape.batch, width));
   const int64_t copy_bytes = tiles * width * shape.in_features * static_cast<int64_t>(sizeof(accumulate_t<value_t>));
   const int64_t worthwhile = shape.connections() / (4 * std::max<int64_t>(1, shape.in_features));
   const int64_t affordable = kPartialBytes / std::max<int64_t>(1, copy_bytes);

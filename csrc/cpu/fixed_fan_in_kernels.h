@@ -37,34 +37,61 @@ void store_transposed(
   }
 }
 
+// A row of a tile in parts that each fill one register of the instruction set; a row of one entry is a plain number. The
+// compiler keeps an array of parts in registers, which it does not do reliably for an array of numbers. Parts are loaded
+// and stored through pointers to part_t, so it may alias its elements and promises no more than their alignment.
+constexpr int64_t kRegisterBytes = 16;
+
+template <typename sum_t, int64_t width>
+struct Row {
+  typedef sum_t part_t __attribute__((vector_size(kRegisterBytes), aligned(sizeof(sum_t)), may_alias));
+  static constexpr int64_t lanes = kRegisterBytes / sizeof(sum_t);
+  static constexpr int64_t parts = width / lanes;
+};
+
+template <typename sum_t>
+struct Row<sum_t, 1> {
+  using part_t = sum_t;
+  static constexpr int64_t lanes = 1;
+  static constexpr int64_t parts = 1;
+};
+
 // result[outputs][width] for one tile[in_features][width]; weights and locations are [outputs][fan_in].
 template <int64_t width, typename value_t, typename index_t>
 void forward_block(
     const accumulate_t<value_t>* tile, const value_t* weights, const index_t* locations, const value_t* bias,
     int64_t fan_in, int64_t outputs, accumulate_t<value_t>* result) {
   using sum_t = accumulate_t<value_t>;
+  using part_t = typename Row<sum_t, width>::part_t;
+  constexpr int64_t parts = Row<sum_t, width>::parts;
   for (int64_t o = 0; o < outputs; ++o) {
-    sum_t sums[width];
-    std::fill(sums, sums + width, bias == nullptr ? sum_t{0} : static_cast<sum_t>(bias[o]));
+    part_t sums[parts];
+    for (int64_t p = 0; p < parts; ++p) {
+      sums[p] = part_t{} + (bias == nullptr ? sum_t{0} : static_cast<sum_t>(bias[o]));
+    }
     for (int64_t k = o * fan_in; k < (o + 1) * fan_in; ++k) {
       const sum_t weight = static_cast<sum_t>(weights[k]);
-      const sum_t* row = tile + static_cast<int64_t>(locations[k]) * width;
-      for (int64_t j = 0; j < width; ++j) {
-        sums[j] += weight * row[j];
+      const part_t* row = reinterpret_cast<const part_t*>(tile + locations[k] * width);
+      for (int64_t p = 0; p < parts; ++p) {
+        sums[p] += weight * row[p];
       }
     }
-    std::copy(sums, sums + width, result + o * width);
+    for (int64_t p = 0; p < parts; ++p) {
+      reinterpret_cast<part_t*>(result + o * width)[p] = sums[p];
+    }
   }
 }
 
-// The dot product of two rows; lanes are added pairwise, so that the order is the same however wide the vectors are.
+// The sum over a row. Lane j meets lane j + half at every step, so the order is the same however wide registers are.
 template <int64_t width, typename sum_t>
-sum_t dot(const sum_t* left, const sum_t* right) {
-  sum_t lanes[width];
-  for (int64_t j = 0; j < width; ++j) {
-    lanes[j] = left[j] * right[j];
+sum_t sum_row(typename Row<sum_t, width>::part_t* row) {
+  for (int64_t half = Row<sum_t, width>::parts / 2; half > 0; half /= 2) {
+    for (int64_t p = 0; p < half; ++p) {
+      row[p] += row[p + half];
+    }
   }
-  for (int64_t half = width / 2; half > 0; half /= 2) {
+  sum_t* lanes = reinterpret_cast<sum_t*>(row);
+  for (int64_t half = Row<sum_t, width>::lanes / 2; half > 0; half /= 2) {
     for (int64_t j = 0; j < half; ++j) {
       lanes[j] += lanes[j + half];
     }
@@ -76,9 +103,17 @@ sum_t dot(const sum_t* left, const sum_t* right) {
 template <int64_t width, typename sum_t, typename index_t>
 void weights_gradient_block(
     const sum_t* tile, const sum_t* grads, const index_t* locations, int64_t fan_in, int64_t outputs, sum_t* sums) {
+  using part_t = typename Row<sum_t, width>::part_t;
+  constexpr int64_t parts = Row<sum_t, width>::parts;
   for (int64_t o = 0; o < outputs; ++o) {
+    const part_t* grad = reinterpret_cast<const part_t*>(grads + o * width);
     for (int64_t k = o * fan_in; k < (o + 1) * fan_in; ++k) {
-      sums[k] += dot<width>(grads + o * width, tile + static_cast<int64_t>(locations[k]) * width);
+      const part_t* row = reinterpret_cast<const part_t*>(tile + locations[k] * width);
+      part_t products[parts];
+      for (int64_t p = 0; p < parts; ++p) {
+        products[p] = grad[p] * row[p];
+      }
+      sums[k] += sum_row<width, sum_t>(products);
     }
   }
 }
@@ -89,13 +124,14 @@ void features_gradient_block(
     const accumulate_t<value_t>* grads, const value_t* weights, const index_t* locations, int64_t fan_in,
     int64_t outputs, accumulate_t<value_t>* partial) {
   using sum_t = accumulate_t<value_t>;
+  using part_t = typename Row<sum_t, width>::part_t;
   for (int64_t o = 0; o < outputs; ++o) {
-    const sum_t* grad = grads + o * width;
+    const part_t* grad = reinterpret_cast<const part_t*>(grads + o * width);
     for (int64_t k = o * fan_in; k < (o + 1) * fan_in; ++k) {
       const sum_t weight = static_cast<sum_t>(weights[k]);
-      sum_t* row = partial + static_cast<int64_t>(locations[k]) * width;
-      for (int64_t j = 0; j < width; ++j) {
-        row[j] += weight * grad[j];
+      part_t* row = reinterpret_cast<part_t*>(partial + locations[k] * width);
+      for (int64_t p = 0; p < Row<sum_t, width>::parts; ++p) {
+        row[p] += weight * grad[p];
       }
     }
   }

@@ -1,10 +1,11 @@
 """What the dispatcher learns from Python: shapes, derivatives, vmap and autocast rules of the operators.
 
-The kernels are registered by the library. Shapes are not: a shape function in C++ would turn symbolic sizes into numbers.
+The kernels are registered by the library. Shapes are not: a shape function in C++ would turn symbolic sizes into
+numbers.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -24,22 +25,24 @@ class VmapInfo(Protocol):
 # ---- shapes
 
 
+def _refuse(op: str, argument: str, received: str, accepted: str) -> NoReturn:
+    raise RuntimeError(f"{op}: {argument}: received {received}, accepted is {accepted}")
+
+
 def _check_fake(op: str, features: Tensor, weights: Tensor, others: dict[str, Tensor | None]) -> None:
     """Check what the result's shape and device are read from; the kernels check the rest."""
-    torch._check(
-        features.dim() >= 1,
-        lambda: f"{op}: features: received shape {list(features.shape)}, accepted is shape [..., in_features]",
-    )
-    torch._check(
-        weights.dim() == 2,
-        lambda: f"{op}: weights: received shape {list(weights.shape)}, accepted is shape [out_features, fan_in]",
-    )
+    if features.dim() < 1:
+        _refuse(op, "features", f"shape {list(features.shape)}", "shape [..., in_features]")
+    if weights.dim() != 2:
+        _refuse(op, "weights", f"shape {list(weights.shape)}", "shape [out_features, fan_in]")
     for name, tensor in {"weights": weights, **others}.items():
         if tensor is not None and tensor.device != features.device:
-            raise RuntimeError(f"{op}: {name}: received {tensor.device}, accepted is {features.device}, as features")
+            _refuse(op, name, f"device {tensor.device}", f"device {features.device}, as features")
 
 
-def _ffi_forward_fake(features: Tensor, weights: Tensor, locations: Tensor, bias: Tensor | None = None) -> Tensor:
+def _ffi_forward_fake(
+    features: Tensor, weights: Tensor, locations: Tensor, bias: Tensor | None = None
+) -> Tensor:
     _check_fake("ffi_forward", features, weights, {"locations": locations, "bias": bias})
     return features.new_empty((*features.shape[:-1], weights.shape[0]))
 
@@ -81,7 +84,7 @@ def _ffi_backward_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor,
 
 
 def _ffi_backward_backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Differentiate ffi_backward, which is linear in grad_output, features and weights, by the operators themselves."""
+    """Differentiate ffi_backward by the operators themselves: it is linear in grad_output, features and weights."""
     forward, backward = torch.ops.torch_sparse_ops.ffi_forward, torch.ops.torch_sparse_ops.ffi_backward
     grad_output, features, weights, locations = ctx.saved_tensors
     to_features, to_weights, to_bias = (
@@ -105,8 +108,8 @@ def _ffi_backward_backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor
 
 # ---- vmap
 #
-# The mapped dimension V is folded into the features: V layers side by side are one layer with V * in_features inputs and
-# V * out_features outputs, in which layer v reads from input v * in_features on.
+# The mapped dimension V is folded into the features: V layers side by side are one layer with V * in_features inputs
+# and V * out_features outputs, in which layer v reads from input v * in_features on.
 
 
 def _lead(tensor: Tensor, dim: int | None, size: int) -> Tensor:
@@ -121,7 +124,8 @@ def _fold_last(tensor: Tensor) -> Tensor:
 
 def _unfold_last(tensor: Tensor, size: int) -> Tensor:
     """``[..., V * n]`` to ``[V, ..., n]``."""
-    return tensor.unflatten(-1, (size, tensor.shape[-1] // size)).movedim(-2, 0)
+    unfolded: Tensor = tensor.unflatten(-1, (size, tensor.shape[-1] // size))
+    return unfolded.movedim(-2, 0)
 
 
 def _shift(locations: Tensor, in_features: int) -> Tensor:
@@ -192,7 +196,7 @@ def _ffi_backward_vmap(
 
 
 def _register_autocast(device_type: str, key: str) -> None:
-    """Cast as ``torch.nn.functional.linear`` does: to the dtype that autocast has now; float64 stays as it is."""
+    """Cast as ``torch.nn.functional.linear`` does: to autocast's present dtype; float64 stays as it is."""
 
     def cast(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:

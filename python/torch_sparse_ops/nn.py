@@ -10,6 +10,18 @@ from torch_sparse_ops import ops
 __all__ = ["FixedFanInLinear", "draw_locations"]
 
 
+def _check_sizes(in_features: int, out_features: int, fan_in: int) -> None:
+    if out_features < 0 or not 0 <= fan_in <= in_features:
+        raise ValueError(
+            f"received in_features={in_features}, out_features={out_features}, fan_in={fan_in}; "
+            "accepted are out_features >= 0 and 0 <= fan_in <= in_features"
+        )
+
+
+def _index_dtype(in_features: int) -> torch.dtype:
+    return torch.int32 if in_features <= torch.iinfo(torch.int32).max else torch.int64
+
+
 def draw_locations(
     in_features: int,
     out_features: int,
@@ -20,21 +32,25 @@ def draw_locations(
 ) -> Tensor:
     """Draw a subset of ``fan_in`` inputs for every output, uniformly over all subsets and independently.
 
-    Returns:
-        ``[out_features, fan_in]``, int32 (int64 where ``in_features`` exceeds it), distinct and ascending in each row.
+    Duplicates are drawn again until none is left. No step treats one input unlike another, so all subsets are
+    equally likely. At most half of the inputs are drawn: beyond that, those left out are.
 
-    Duplicates are drawn again until none is left. At each step the set of inputs met so far is treated alike under every
-    renaming of the inputs, so the final set is uniform. At most half of the inputs are drawn: beyond that, those left out.
+    Returns:
+        ``[out_features, fan_in]``, int32 (int64 for more inputs than it counts), distinct and ascending in each row.
+
+    Raises:
+        ValueError: a size is negative, or ``fan_in`` exceeds ``in_features``.
     """
-    if 2 * fan_in > in_features:
-        left_out = draw_locations(
-            in_features, out_features, in_features - fan_in, device=device, generator=generator
-        )
-        kept = torch.ones(out_features, in_features, dtype=torch.bool, device=left_out.device)
-        kept.scatter_(1, left_out.long(), False)
-        return kept.nonzero()[:, 1].view(out_features, fan_in).to(left_out.dtype)
-    dtype = torch.int32 if in_features <= torch.iinfo(torch.int32).max else torch.int64
+    _check_sizes(in_features, out_features, fan_in)
+    dtype = _index_dtype(in_features)
     size = (out_features, fan_in)
+    if fan_in == 0:
+        return torch.empty(size, dtype=dtype, device=device)
+    if 2 * fan_in > in_features:
+        unused = in_features - fan_in
+        left_out = draw_locations(in_features, out_features, unused, device=device, generator=generator)
+        kept = torch.ones(out_features, in_features, dtype=torch.bool, device=device)
+        return kept.scatter_(1, left_out.long(), False).nonzero()[:, 1].reshape(size).to(dtype)
     locations = torch.randint(in_features, size, dtype=dtype, device=device, generator=generator)
     locations = locations.sort(dim=1).values
     rows = torch.arange(out_features, device=device)
@@ -44,7 +60,9 @@ def draw_locations(
         unfinished = repeated.any(dim=1)
         rows, drawn, repeated = rows[unfinished], drawn[unfinished], repeated[unfinished]
         count = (int(repeated.sum()),)
-        drawn[:, 1:][repeated] = torch.randint(in_features, count, dtype=dtype, device=device, generator=generator)
+        drawn[:, 1:][repeated] = torch.randint(
+            in_features, count, dtype=dtype, device=device, generator=generator
+        )
         locations[rows] = drawn.sort(dim=1).values
     return locations
 
@@ -69,7 +87,7 @@ class FixedFanInLinear(nn.Module):
         weight: ``[out_features, fan_in]``, drawn like that of ``torch.nn.Linear`` from
             ``U(-1 / sqrt(fan_in), 1 / sqrt(fan_in))``.
         bias: ``[out_features]``, drawn from the same range, or None.
-        locations: ``[out_features, fan_in]``, a buffer: distinct and ascending in each row, uniform over all subsets.
+        locations: ``[out_features, fan_in]``, a buffer: a random subset of the inputs, ascending, in each row.
 
     Raises:
         ValueError: a size is negative, or ``fan_in`` exceeds ``in_features``.
@@ -90,11 +108,7 @@ class FixedFanInLinear(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if out_features < 0 or not 0 <= fan_in <= in_features:
-            raise ValueError(
-                f"FixedFanInLinear: received in_features={in_features}, out_features={out_features}, "
-                f"fan_in={fan_in}; accepted are out_features >= 0 and 0 <= fan_in <= in_features"
-            )
+        _check_sizes(in_features, out_features, fan_in)
         self.in_features = in_features
         self.out_features = out_features
         self.fan_in = fan_in
@@ -103,8 +117,7 @@ class FixedFanInLinear(nn.Module):
         self.register_parameter(
             "bias", nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         )
-        index_dtype = torch.int32 if in_features <= torch.iinfo(torch.int32).max else torch.int64
-        self.register_buffer("locations", torch.empty(size, device=device, dtype=index_dtype))
+        self.register_buffer("locations", torch.empty(size, device=device, dtype=_index_dtype(in_features)))
         self.reset_parameters(generator)
 
     @torch.no_grad()
@@ -114,7 +127,9 @@ class FixedFanInLinear(nn.Module):
             return
         device = self.weight.device if generator is None else generator.device
         self.locations.copy_(
-            draw_locations(self.in_features, self.out_features, self.fan_in, device=device, generator=generator)
+            draw_locations(
+                self.in_features, self.out_features, self.fan_in, device=device, generator=generator
+            )
         )
         bound = 1 / math.sqrt(self.fan_in) if self.fan_in > 0 else 0.0
         for parameter in self.parameters():
@@ -157,7 +172,7 @@ class FixedFanInLinear(nn.Module):
         locations = weight.abs().topk(fan_in, dim=1, sorted=False).indices.sort(dim=1).values
         layer.locations.copy_(locations)
         layer.weight.copy_(weight.gather(1, locations))
-        if layer.bias is not None:
+        if layer.bias is not None and bias is not None:
             layer.bias.copy_(bias)
         return layer
 

@@ -12,19 +12,20 @@ def ffi_forward(features: Tensor, weights: Tensor, locations: Tensor, bias: Tens
     ``result[..., o] = bias[o] + sum_k weights[o, k] * features[..., locations[o, k]]``
 
     Args:
-        features: ``[..., in_features]``, any number of leading dimensions, float32, float64, float16 or bfloat16.
+        features: ``[..., in_features]``, any number of leading dimensions, none included; float32, float64,
+            float16 or bfloat16.
         weights: ``[out_features, fan_in]``, dtype and device of ``features``.
-        locations: ``[out_features, fan_in]``, int32 or int64, each in ``[0, in_features)``. An input may occur
-            more than once in a row.
+        locations: ``[out_features, fan_in]``, int32 or int64, each in ``[0, in_features)``. An input may
+            occur more than once in a row.
         bias: ``[out_features]``, dtype and device of ``features``; None adds nothing.
 
     Returns:
-        ``[..., out_features]``, dtype and device of ``features``. Sums are kept in float32 (float64 for float64) and
-        rounded once; the bits do not depend on the number of threads.
+        ``[..., out_features]``, dtype and device of ``features``. Sums are kept in float32 (float64 for float64)
+        and rounded once; the bits do not depend on the number of threads.
 
     Raises:
-        RuntimeError: an argument has a wrong rank, shape, dtype or device, or a location is out of range. The message
-            names the operator and the argument, what was received and what is accepted. Nothing has been computed.
+        RuntimeError: an argument has a wrong rank, shape, dtype or device, or a location is out of range. The
+            message names the operator and the argument, what was received and what is accepted.
     """
     result: Tensor = torch.ops.torch_sparse_ops.ffi_forward(features, weights, locations, bias)
     return result
@@ -49,8 +50,8 @@ def ffi_backward(
         output_mask: which of the three gradients to compute.
 
     Returns:
-        ``grad_features [..., in_features]``, ``grad_weights [out_features, fan_in]``, ``grad_bias [out_features]``. A
-        gradient that was not asked for costs nothing and is a tensor of shape ``[0]``.
+        ``grad_features [..., in_features]``, ``grad_weights [out_features, fan_in]`` and
+        ``grad_bias [out_features]``. A gradient that was not asked for costs nothing and is a tensor of shape ``[0]``.
 
     Raises:
         RuntimeError: as for :func:`ffi_forward`.

@@ -16,7 +16,7 @@ def _accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def ffi_forward(features: Tensor, weights: Tensor, locations: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute what :func:`torch_sparse_ops.ops.ffi_forward` does; the intermediate is ``[..., out_features, fan_in]``."""
+    """Compute what :func:`torch_sparse_ops.ops.ffi_forward` does, through ``[..., out_features, fan_in]``."""
     dtype = _accumulate_dtype(features.dtype)
     gathered = features.to(dtype)[..., locations.long()]
     result = (gathered * weights.to(dtype)).sum(dim=-1)
@@ -34,7 +34,9 @@ def ffi_backward(
     grads = grad_output.to(dtype).reshape(batch, weights.shape[0])
     rows = features.to(dtype).reshape(batch, features.shape[-1])
     spread = grads.unsqueeze(-1) * weights.to(dtype)
-    grad_features = torch.zeros_like(rows).index_add_(1, locations.long().flatten(), spread.flatten(start_dim=1))
+    grad_features = torch.zeros_like(rows).index_add_(
+        1, locations.long().flatten(), spread.flatten(start_dim=1)
+    )
     grad_weights = (grads.unsqueeze(-1) * rows[:, locations.long()]).sum(dim=0)
     grad_bias = grads.sum(dim=0)
     return (
