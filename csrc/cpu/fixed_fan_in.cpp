@@ -40,7 +40,7 @@ constexpr int64_t kTileBytes = 512 << 10;               // of a tile that stays 
 constexpr int64_t kPackColumns = 512;                   // columns of features packed by one task
 constexpr int64_t kForwardConnections = 16384;          // of a chunk: they stay in the L2 cache
 constexpr int64_t kTasks = 32;                          // tasks wanted, to occupy many threads
-constexpr int64_t kSerialOperations = 1 << 19;          // vector operations that take about 50 microseconds
+constexpr int64_t kSerialOperations = 1 << 17;          // vector operations that take about 50 microseconds
 constexpr int64_t kStreamedBytes = 4 << 20;             // results of this size are written past the caches
 constexpr int64_t kExtraBytes = int64_t{64} << 20;      // bound on what backward takes beside its results
 
@@ -198,7 +198,7 @@ int64_t count_parts(const Launch& launch, bool copies) {
   int64_t most = std::min(kTasks, divide_up(shape.out_features, kBlock));
   if (copies) {
     const int64_t tile_bytes = launch.tiles[0].width * shape.in_features * launch.value_bytes;
-    most = std::min({most, std::max<int64_t>(2, shape.connections() / (4 * shape.in_features + 1)),
+    most = std::min({most, std::max<int64_t>(2, shape.connections() / (16 * shape.in_features + 1)),
                      kExtraBytes / (tile_bytes + 1) - 1});
   }
   int64_t parts = 1;
