@@ -10,7 +10,9 @@
 
 #pragma once
 
+#include <torch/csrc/stable/device.h>
 #include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/DeviceType.h>
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <cstdint>
@@ -54,6 +56,21 @@ inline std::string format_dtype(ScalarType dtype) {
   return std::string("dtype ") + torch::headeronly::toString(dtype);
 }
 
+inline std::string format_device(const torch::stable::Device& device) {
+  using torch::headeronly::DeviceType;
+  const std::string index = device.has_index() ? ":" + std::to_string(device.index()) : "";
+  switch (device.type()) {
+    case DeviceType::CPU:
+      return "device cpu";
+    case DeviceType::CUDA:
+      return "device cuda" + index;
+    case DeviceType::Meta:
+      return "device meta";
+    default:
+      return "device type " + std::to_string(static_cast<int>(device.type())) + index;
+  }
+}
+
 inline void check_rank(const char* op, const char* name, const Tensor& tensor, int64_t rank, const char* accepted) {
   if (tensor.dim() != rank) {
     refuse(op, name, format_shape(tensor.sizes()), accepted);
@@ -68,8 +85,9 @@ inline void check_shape(const char* op, const char* name, const Tensor& tensor, 
 }
 
 inline void check_device(const char* op, const char* name, const Tensor& tensor, const Tensor& features) {
-  if (tensor.device() != features.device()) {
-    refuse(op, name, "another device than that of features", "the device of features");
+  const torch::stable::Device device = tensor.device();
+  if (device != features.device()) {
+    refuse(op, name, format_device(device), format_device(features.device()) + ", as features");
   }
 }
 
@@ -103,8 +121,7 @@ inline void check_connections(
     refuse(op, "locations", format_dtype(dtype), "dtype Short, UInt16, Int or Long");
   }
   check_rank(op, "weights", weights, 2, "shape [out_features, fan_in]");
-  const auto sizes = weights.sizes();
-  check_shape(op, "locations", locations, {sizes.begin(), sizes.end()});
+  check_shape(op, "locations", locations, {weights.size(0), weights.size(1)});
 }
 
 inline FixedFanInShape read_shape(const Tensor& features, const Tensor& weights) {

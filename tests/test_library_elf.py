@@ -1,4 +1,4 @@
-"""What the operator library promises as a file, read from the file: one build for every torch since 2.10 and every Python."""
+"""What the operator library promises as a file: one build for every torch since 2.10 and for every Python."""
 
 import re
 import sys

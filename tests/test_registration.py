@@ -56,11 +56,12 @@ def test_opcheck_backward(mask: tuple[bool, bool, bool], requires_grad: bool) ->
 
 def test_schemas() -> None:
     assert str(FORWARD._schema) == (
-        "torch_sparse_ops::ffi_forward(Tensor features, Tensor weights, Tensor locations, Tensor? bias=None) -> Tensor"
+        "torch_sparse_ops::ffi_forward(Tensor features, Tensor weights, Tensor locations, Tensor? bias=None) "
+        "-> Tensor"
     )
     assert str(BACKWARD._schema) == (
-        "torch_sparse_ops::ffi_backward(Tensor grad_output, Tensor features, Tensor weights, Tensor locations, "
-        "bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+        "torch_sparse_ops::ffi_backward(Tensor grad_output, Tensor features, Tensor weights, "
+        "Tensor locations, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
     )
 
 
@@ -76,7 +77,7 @@ def test_schemas() -> None:
         ),
         (
             {"weights": torch.empty(5, device="meta")},
-            r"weights: received shape \[5\], accepted is shape \[out_features",
+            r"weights: received shape \[5\], accepted is shape \[out",
         ),
         (
             {"locations": torch.zeros(5, 3, dtype=torch.int32)},
@@ -240,7 +241,8 @@ def test_vmap_backward_is_a_loop(in_dims: tuple[int | None, ...], mask: tuple[bo
     for which in (i for i, asked in enumerate(mask) if asked):
 
         def function(*tensors: Tensor, which: int = which) -> Tensor:
-            return ops.ffi_backward(*tensors, output_mask=mask)[which]
+            grad_output, features, weights, locations = tensors
+            return ops.ffi_backward(grad_output, features, weights, locations, mask)[which]
 
         actual = torch.vmap(function, in_dims)(*arguments)
         torch.testing.assert_close(actual, loop_over(function, in_dims, arguments))
@@ -299,7 +301,7 @@ def test_autocast_inside_a_compiled_function() -> None:
 
     def function(features: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return layer(features)
+            return layer.forward(features)
 
     features = torch.randn(4, 7)
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)

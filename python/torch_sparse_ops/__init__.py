@@ -1,7 +1,8 @@
 """Fixed fan-in sparse operators for PyTorch: every output is connected to the same number of inputs.
 
-``torch_sparse_ops.ops`` holds the operators, ``torch_sparse_ops.nn`` the layer, ``torch_sparse_ops.reference`` the
-same operators in plain PyTorch. Importing the package loads the operator library into torch's dispatcher.
+``torch_sparse_ops.ops`` holds the operators, ``torch_sparse_ops.nn`` the layer, and
+``torch_sparse_ops.reference`` the same operators in plain PyTorch. Importing the package loads the operator
+library into torch's dispatcher.
 """
 
 from pathlib import Path
@@ -24,8 +25,8 @@ def _find_library(directories: list[str]) -> Path:
     looked_at = "\n".join(f"  {candidate}" for candidate in candidates)
     raise ImportError(
         f"torch_sparse_ops: the operator library does not exist; looked for\n{looked_at}\n"
-        "Python may have picked up the source directory: install the package (pip install .), or put build/python "
-        "of a CMake build on PYTHONPATH."
+        "Python may have picked up the source directory: install the package (pip install .), or put "
+        "build/python of a CMake build on PYTHONPATH."
     )
 
 

@@ -1,7 +1,7 @@
 """What the dispatcher learns from Python: shapes, derivatives, vmap and autocast rules of the operators.
 
-The kernels are registered by the library. Shapes are not: a shape function in C++ would turn symbolic sizes into
-numbers.
+The kernels are registered by the library. Shapes are not: a shape function in C++ would turn symbolic sizes
+into numbers.
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def _ffi_backward_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor,
 
 
 def _ffi_backward_backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Differentiate ffi_backward by the operators themselves: it is linear in grad_output, features and weights."""
+    """Differentiate ffi_backward, linear in each of grad_output, features and weights, by the operators."""
     forward, backward = torch.ops.torch_sparse_ops.ffi_forward, torch.ops.torch_sparse_ops.ffi_backward
     grad_output, features, weights, locations = ctx.saved_tensors
     to_features, to_weights, to_bias = (
@@ -108,8 +108,8 @@ def _ffi_backward_backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor
 
 # ---- vmap
 #
-# The mapped dimension V is folded into the features: V layers side by side are one layer with V * in_features inputs
-# and V * out_features outputs, in which layer v reads from input v * in_features on.
+# The mapped dimension V is folded into the features: V layers side by side are one layer with V * in_features
+# inputs and V * out_features outputs, in which layer v reads from input v * in_features on.
 
 
 def _lead(tensor: Tensor, dim: int | None, size: int) -> Tensor:

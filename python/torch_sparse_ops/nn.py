@@ -36,7 +36,8 @@ def draw_locations(
     equally likely. At most half of the inputs are drawn: beyond that, those left out are.
 
     Returns:
-        ``[out_features, fan_in]``, int32 (int64 for more inputs than it counts), distinct and ascending in each row.
+        ``[out_features, fan_in]``, distinct and ascending in each row; int32, or int64 if there are more
+        inputs than int32 counts.
 
     Raises:
         ValueError: a size is negative, or ``fan_in`` exceeds ``in_features``.
@@ -87,7 +88,7 @@ class FixedFanInLinear(nn.Module):
         weight: ``[out_features, fan_in]``, drawn like that of ``torch.nn.Linear`` from
             ``U(-1 / sqrt(fan_in), 1 / sqrt(fan_in))``.
         bias: ``[out_features]``, drawn from the same range, or None.
-        locations: ``[out_features, fan_in]``, a buffer: a random subset of the inputs, ascending, in each row.
+        locations: ``[out_features, fan_in]``, a buffer: in each row a random subset of the inputs, ascending.
 
     Raises:
         ValueError: a size is negative, or ``fan_in`` exceeds ``in_features``.

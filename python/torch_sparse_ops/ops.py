@@ -20,8 +20,8 @@ def ffi_forward(features: Tensor, weights: Tensor, locations: Tensor, bias: Tens
         bias: ``[out_features]``, dtype and device of ``features``; None adds nothing.
 
     Returns:
-        ``[..., out_features]``, dtype and device of ``features``. Sums are kept in float32 (float64 for float64)
-        and rounded once; the bits do not depend on the number of threads.
+        ``[..., out_features]``, dtype and device of ``features``. Sums are kept in float32 (float64 for
+        float64) and rounded once; the bits do not depend on the number of threads.
 
     Raises:
         RuntimeError: an argument has a wrong rank, shape, dtype or device, or a location is out of range. The
@@ -51,7 +51,7 @@ def ffi_backward(
 
     Returns:
         ``grad_features [..., in_features]``, ``grad_weights [out_features, fan_in]`` and
-        ``grad_bias [out_features]``. A gradient that was not asked for costs nothing and is a tensor of shape ``[0]``.
+        ``grad_bias [out_features]``. What was not asked for costs nothing and has shape ``[0]``.
 
     Raises:
         RuntimeError: as for :func:`ffi_forward`.

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from extforge.channels import CACHE_VARIABLE, add_channel_arguments, rattler_cache, read_channels
+from extforge.channels import CACHE_VARIABLE, add_channel_arguments, index_channel, rattler_cache, read_channels
 from extforge.errors import BadInputError, FailedCommand
 from extforge.files import hash_file, write_atomically
 
@@ -163,21 +164,16 @@ def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
     Raises :class:`FailedCommand` when a build or a test fails; the output channel is then as it was before.
     """
     os.environ.setdefault(CACHE_VARIABLE, str(rattler_cache()))
-    packages, changed = [], False
+    packages = []
     with staging_directory(options.output) as stage:
         for variant in variants:
             inputs = hash_inputs(variant, options.channels)
             package = find_unchanged(variant, inputs, options) if options.skip_unchanged else None
             if package is None:
-                built = build_one(variant, stage, options)
-                package, changed = keep(built, variant, inputs, options.output), True
+                package = publish(build_one(variant, stage, options), variant, inputs, options.output)
             else:
                 print(f"{identity(variant)}: unchanged", file=sys.stderr)
             packages.append(package)
-    if changed or not (options.output / "noarch" / "repodata.json").exists():
-        from extforge.channel.make import index_channel
-
-        index_channel(options.output)
     return packages
 
 
@@ -215,15 +211,15 @@ def build_one(variant: RenderedVariant, stage: Path, options: Options) -> Path:
     return Path(result.packages[0])
 
 
-def keep(built: Path, variant: RenderedVariant, inputs: str, output: Path) -> Path:
-    """Move a tested package into the output channel and note what it was made from."""
+def publish(built: Path, variant: RenderedVariant, inputs: str, output: Path) -> Path:
+    """Move a tested package into the output channel, index it, and last note what it was made from."""
     package = output / built.parent.name / built.name
     package.parent.mkdir(exist_ok=True)
-    digest = hash_file(built)
     partial = package.parent / f".partial-{built.name}"
-    partial.write_bytes(built.read_bytes())  # the stage may lie on another file system
+    shutil.copyfile(built, partial)  # the stage may lie on another file system
     partial.replace(package)
-    record = {"inputs": inputs, "package": f"{package.parent.name}/{package.name}", "sha256": digest}
+    index_channel(output)
+    record = {"inputs": inputs, "package": f"{package.parent.name}/{package.name}", "sha256": hash_file(package)}
     write_atomically(record_path(variant, output), json.dumps(record, indent=1))
     return package
 

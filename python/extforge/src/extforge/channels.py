@@ -1,8 +1,9 @@
-"""Channels given on a command line, and the cache in which packages from channels are unpacked."""
+"""Channels: as given on a command line, their index, and the cache in which their packages are unpacked."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from pathlib import Path
 
@@ -43,3 +44,11 @@ def rattler_cache() -> Path:
     if directory := os.environ.get(CACHE_VARIABLE):
         return Path(directory)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rattler" / "cache"
+
+
+def index_channel(directory: Path) -> None:
+    """Write ``repodata.json`` of every subdirectory anew."""
+    from rattler.index import index_fs
+
+    (directory / "noarch").mkdir(parents=True, exist_ok=True)
+    asyncio.run(index_fs(directory, write_shards=False, force=True))

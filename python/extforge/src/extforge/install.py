@@ -25,6 +25,8 @@ STATE = ".extforge-install.json"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("specs", nargs="*", metavar="SPEC", help="packages, as in `conda install`")
     parser.add_argument("--file", type=Path, metavar="YAML", help="an environment file; its channels are not read")
+    parser.add_argument("--without", action="append", default=[], metavar="NAME",
+                        help="leave this package of the environment file out; repeatable")
     parser.add_argument("--prefix", type=Path, required=True, metavar="DIR", help="the environment's directory")
     add_channel_arguments(parser)
 
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     specs = list(arguments.specs)
     if arguments.file is not None:
-        specs += read_environment_file(arguments.file)
+        specs += leave_out(read_environment_file(arguments.file), arguments.without)
     if not specs:
         raise BadInputError("nothing to install: name packages or give an environment file with --file")
     changed = install(arguments.prefix.resolve(), specs, read_channels(arguments))
@@ -56,6 +58,20 @@ def read_environment_file(path: Path) -> list[str]:
     if unusable:
         raise BadInputError(f"{path}: only conda packages can be installed here, not {unusable[0]!r}")
     return list(dependencies)
+
+
+def leave_out(specs: list[str], names: Sequence[str]) -> list[str]:
+    """Return ``specs`` without the packages named.
+
+    Raises :class:`BadInputError` for a name that is not among them.
+    """
+    from rattler import MatchSpec
+
+    by_name = {spec: str(MatchSpec(spec).name.normalized) for spec in specs}
+    unknown = sorted(set(names) - set(by_name.values()))
+    if unknown:
+        raise BadInputError(f"cannot leave out {unknown[0]}: the environment file names {', '.join(by_name.values())}")
+    return [spec for spec, name in by_name.items() if name not in names]
 
 
 def install(prefix: Path, specs: Sequence[str], channels: Sequence[str]) -> bool:

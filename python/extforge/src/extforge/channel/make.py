@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
+from rich.console import Console
 
 from extforge.channel import catalogue
 from extforge.channel.archive import NOTICE, PlannedPackage, write_package
@@ -18,6 +17,7 @@ from extforge.channel.compilers import plan_compilers
 from extforge.channel.interpreter import plan_python, plan_python_abi
 from extforge.channel.repack import plan
 from extforge.channel.wheels import Pin, fetch_wheels
+from extforge.channels import index_channel
 from extforge.errors import ConflictError
 from extforge.files import write_atomically
 
@@ -39,8 +39,8 @@ def make_channel(directory: Path, cache: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / STAMP, json.dumps({"packages": []}))
     remove_stale(directory, set(wanted))
-    for package in packages:
-        write_missing(package, directory)
+    missing = [package for package in packages if not (directory / package.subdir / package.file_name).exists()]
+    write_all(missing, directory)
     index_channel(directory)
     write_atomically(directory / STAMP, json.dumps({"notice": NOTICE, "packages": wanted}, indent=1))
     return directory
@@ -84,19 +84,11 @@ def remove_stale(directory: Path, wanted: set[str]) -> None:
             path.unlink()
 
 
-def write_missing(package: PlannedPackage, directory: Path) -> None:
-    target = directory / package.subdir / package.file_name
-    if target.exists():
-        return
-    start = time.monotonic()
-    write_package(package, target.parent)
-    size, seconds = target.stat().st_size / 1e6, time.monotonic() - start
-    print(f"  {package.subdir}/{package.file_name}  {size:.1f} MB  {seconds:.1f} s", file=sys.stderr)
-
-
-def index_channel(directory: Path) -> None:
-    """Write ``repodata.json`` of every subdirectory anew."""
-    from rattler.index import index_fs
-
-    (directory / "noarch").mkdir(parents=True, exist_ok=True)
-    asyncio.run(index_fs(directory, write_shards=False, force=True))
+def write_all(packages: Sequence[PlannedPackage], directory: Path) -> None:
+    """Write packages; a terminal shows the one in work, a log gets one line in all."""
+    console, start = Console(stderr=True, highlight=False), time.monotonic()
+    with console.status("") as status:
+        for package in packages:
+            status.update(f"repacking {package.stem}")
+            write_package(package, directory / package.subdir)
+    console.print(f"{directory}: {len(packages)} packages made in {time.monotonic() - start:.1f} s", soft_wrap=True)

