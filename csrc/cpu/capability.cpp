@@ -1,8 +1,6 @@
-// The choice of the instruction set, and the operator by which Python asks for it.
+// The choice of the instruction set.
 
 #include "capability.h"
-
-#include <torch/csrc/stable/library.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -60,17 +58,11 @@ Capability read_torch_cap() {
   return Capability::avx512;
 }
 
-int64_t report_cpu_capability() { return static_cast<int64_t>(cpu_capability()); }
-
 }  // namespace
 
 Capability cpu_capability() {
   static const Capability choice = std::min({detect(), read_cap(), read_torch_cap()});
   return choice;
-}
-
-STABLE_TORCH_LIBRARY_IMPL(torch_sparse_ops, CompositeExplicitAutograd, library) {
-  library.impl("_cpu_capability", TORCH_BOX(&report_cpu_capability));
 }
 
 }  // namespace torch_sparse_ops

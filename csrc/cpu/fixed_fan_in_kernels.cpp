@@ -393,6 +393,11 @@ void close_chunk(const Layer& layer, const BackwardTask& task, const Chunk<T>& c
   }
 }
 
+template <typename T>
+T* offset_or_null(T* pointer, int64_t offset) {
+  return pointer == nullptr ? nullptr : pointer + offset;
+}
+
 // sums[outputs] += the sums over grads[outputs][width].
 template <typename T>
 void add_bias_gradient(const T* grads, const Tile& tile, int64_t outputs, T* sums) {
@@ -424,9 +429,10 @@ void add_tile(const Layer& layer, const BackwardTask& task, const Tile& tile, co
     }
     if (task.partial != nullptr || task.grad_weights != nullptr) {
       loop(
-          static_cast<const T*>(task.packed) + offset, grads, chunk.weights + o * layer.fan_in,
-          chunk.locations + o * layer.fan_in, layer.fan_in, outputs, static_cast<T*>(task.partial) + offset,
-          chunk.weights_sums + o * layer.fan_in);
+          offset_or_null(static_cast<const T*>(task.packed), offset), grads, chunk.weights + o * layer.fan_in,
+          chunk.locations + o * layer.fan_in, layer.fan_in, outputs,
+          offset_or_null(static_cast<T*>(task.partial), offset),
+          offset_or_null(chunk.weights_sums, o * layer.fan_in));
     }
   }
 }
