@@ -43,7 +43,9 @@ def test_the_variable_is_a_cap(name: str) -> None:
     assert ask_capability(**{VARIABLE: name}) == (name if name in available else available[-1])
 
 
-@pytest.mark.parametrize(("name", "expected"), [("default", "baseline"), ("avx2", "avx2"), ("avx512", "avx512")])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("default", "baseline"), ("avx2", "avx2"), ("avx512", "avx512")]
+)
 def test_the_variable_of_torch_is_a_cap_too(name: str, expected: str) -> None:
     available = list_available()
     assert ask_capability(ATEN_CPU_CAPABILITY=name) == (expected if expected in available else available[-1])
@@ -70,7 +72,7 @@ def test_every_kernel_computes_what_the_reference_does(name: str) -> None:
     if name not in list_available():
         pytest.skip(f"this machine has no {name}")
     tests = str(Path(__file__).with_name("test_ops.py"))
-    # What the instruction set has an influence on: values, special values, skipped gradients, bits, found locations.
+    # All that the instruction set has an influence on: values, special values, bits, locations found.
     suite = run_python("-m", "pytest", "-q", "-x", tests, "-k", "not refuses", **{VARIABLE: name})
     assert suite.returncode == 0, suite.stdout
 

@@ -288,7 +288,9 @@ BAD_FORWARD = {
     "locations: received shape [24], accepted is shape [6, 4]": {
         "locations": torch.ones(24, dtype=torch.int32)
     },
-    "locations: received dtype Float, accepted is dtype Short, UInt16, Int or Long": {"locations": torch.ones(6, 4)},
+    "locations: received dtype Float, accepted is dtype Short, UInt16, Int or Long": {
+        "locations": torch.ones(6, 4)
+    },
     "bias: received shape [5], accepted is shape [6]": {"bias": torch.ones(5)},
     "bias: received shape [6, 1], accepted is shape [6]": {"bias": torch.ones(6, 1)},
     "bias: received dtype Half, accepted is dtype Float, as features": {

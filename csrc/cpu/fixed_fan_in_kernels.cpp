@@ -41,12 +41,17 @@ void widen_loop(const uint16_t* source, int64_t count, float* target) {
   }
 }
 
-template <typename Format>
+template <typename Format, bool streaming>
 void narrow_loop(const float* source, int64_t count, uint16_t* target) {
   constexpr int64_t lanes = kLanes<float>;
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    store<lanes>(target + i, Format::template narrow<lanes>(load<lanes>(source + i)));
+    const auto values = Format::template narrow<lanes>(load<lanes>(source + i));
+    if constexpr (streaming) {
+      stream<lanes>(target + i, values);
+    } else {
+      store<lanes>(target + i, values);
+    }
   }
   if (i < count) {
     float last[lanes] = {};
@@ -69,13 +74,15 @@ void widen(Value value, const void* source, int64_t count, float* target) {
   loop(static_cast<const uint16_t*>(source), count, target);
 }
 
-void narrow(Value value, const float* source, int64_t count, void* target) {
-  const auto loop = value == Value::bfloat16 ? narrow_loop<Bfloat16> : narrow_loop<Float16>;
+// `streaming` asks for stores past the caches; the target must then be aligned to a register.
+void narrow(Value value, const float* source, int64_t count, void* target, bool streaming) {
+  const auto loop = value == Value::bfloat16 ? (streaming ? narrow_loop<Bfloat16, true> : narrow_loop<Bfloat16, false>)
+                                             : (streaming ? narrow_loop<Float16, true> : narrow_loop<Float16, false>);
   loop(source, count, static_cast<uint16_t*>(target));
 }
 
 void widen(Value, const void*, int64_t, double*) {}
-void narrow(Value, const double*, int64_t, void*) {}
+void narrow(Value, const double*, int64_t, void*, bool) {}
 
 // The values from `first` on of an array, as they lie there or widened into `scratch`.
 template <typename T>
@@ -224,16 +231,15 @@ void store_block(
     Value value, const Tile& tile, const T* block, int64_t columns, void* matrix, int64_t stride, bool streaming) {
   void* target = advance(matrix, tile.first * stride * size_of(value));
   const auto transpose = find_loops<T>(tile).transpose;
+  streaming = streaming && is_aligned(target, stride * size_of(value));
   if (!is_narrow(value)) {
-    transpose(
-        block, tile.width, columns, columns, tile.rows, static_cast<T*>(target), stride,
-        streaming && is_aligned(target, stride * size_of(value)));
+    transpose(block, tile.width, columns, columns, tile.rows, static_cast<T*>(target), stride, streaming);
     return;
   }
   T wide[kMaxWidth * kBlock];
   transpose(block, tile.width, columns, columns, tile.rows, wide, kBlock, false);
   for (int64_t r = 0; r < tile.rows; ++r) {
-    narrow(value, wide + r * kBlock, columns, advance(target, r * stride * size_of(value)));
+    narrow(value, wide + r * kBlock, columns, advance(target, r * stride * size_of(value)), streaming);
   }
 }
 
@@ -376,7 +382,7 @@ template <typename T>
 void write_values(Value value, const T* sums, int64_t first, int64_t count, void* target) {
   void* to = advance(target, first * size_of(value));
   if (is_narrow(value)) {
-    narrow(value, sums, count, to);
+    narrow(value, sums, count, to, false);
   } else if (to != sums) {
     __builtin_memcpy(to, sums, count * sizeof(T));
   }
