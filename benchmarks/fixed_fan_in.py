@@ -1,10 +1,10 @@
 """Time the fixed fan-in operators on the CPU beside every way that torch and scipy have to compute the same.
 
 All of them start from batch-major features and deliver a contiguous batch-major result with bias; in the
-backward pass, gradients for features, weights and bias. What depends on parameters alone (a dense weight, index
-arrays) is made beforehand; transposes of activations are timed. Every configuration is compared with float64
-before it is timed. Peers and limits of the machine are measured in the same process, in turns, so that ratios
-hold where times do not.
+backward pass, gradients for features, weights and bias. What depends on parameters alone (a dense weight,
+index arrays) is made beforehand; transposes of activations are timed. Every configuration is compared with
+float64 before it is timed. Peers and limits of the machine are measured in the same process, in turns, so that
+ratios hold where times do not.
 
     python benchmarks/fixed_fan_in.py                                    # everything: about ten minutes
     python benchmarks/fixed_fan_in.py --shapes 0,3 --threads 1 --passes forward

@@ -25,7 +25,7 @@ class Shape(NamedTuple):
 
     def count_bytes(self, dtype: str, direction: str, index_bytes: int) -> float:
         """Bytes that have to move at least: every input and every result once, in each pass."""
-        value = getattr(torch, dtype).itemsize
+        value: int = getattr(torch, dtype).itemsize
         connections, results = self.out_features * self.fan_in, self.batch * self.out_features
         features = self.batch * self.in_features
         forward = value * (features + connections + self.out_features + results) + index_bytes * connections
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
 
 
 class Problem:
-    """The tensors of a shape; the locations of an output are distinct and ascending, as some formats need them."""
+    """The tensors of a shape; the locations of an output are distinct and ascending, as CSR needs them."""
 
     def __init__(self, shape: Shape, dtype: torch.dtype) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def solve(problem: Problem, direction: str) -> tuple[Tensor, ...]:
 
 
 class Peer:
-    """One way to compute the layer. ``run`` is timed; the constructor prepares what depends on parameters alone."""
+    """One way to compute the layer. ``run`` is timed; the constructor prepares what parameters alone decide."""
 
     name: ClassVar[str]
 
@@ -152,7 +152,7 @@ class Dense(Peer):
 
 
 def turn(features: Tensor) -> Tensor:
-    """Contiguous ``[in_features, batch]``; the transpose of a batch of one has an odd stride that slows peers."""
+    """Contiguous ``[in_features, batch]``; a batch of one, transposed, has an odd stride that slows peers."""
     return features.t().contiguous() if features.shape[0] > 1 else features.reshape(-1, 1)
 
 
@@ -237,7 +237,8 @@ class CompiledGather(Gather):
         self.compiled = torch.compile(compute, dynamic=False)
 
     def forward(self, features: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
-        return self.compiled(features, weights, bias, self.problem.locations)
+        result: Tensor = self.compiled(features, weights, bias, self.problem.locations)
+        return result
 
 
 class Scipy(Peer):
@@ -247,7 +248,7 @@ class Scipy(Peer):
 
     def prepare(self) -> None:
         import numpy as np
-        import scipy.sparse
+        import scipy.sparse  # type: ignore[import-untyped]
 
         problem, shape = self.problem, self.problem.shape
         if problem.dtype not in (torch.float32, torch.float64):

@@ -64,7 +64,7 @@ bool trusts_locations() {
 
 Layer describe_layer(const FixedFanInShape& shape, const Tensor& weights, const Tensor& locations) {
   return {weights.const_data_ptr(), locations.const_data_ptr(), shape.in_features, shape.out_features, shape.fan_in,
-          value_of(weights.scalar_type()), index_of(locations.scalar_type()), trusts_locations()};
+          value_of(weights.scalar_type()), index_of(locations.scalar_type()), trusts_locations(), false};
 }
 
 Threads use_torch_threads() {

@@ -168,29 +168,37 @@ struct Loops {
   void (*transpose)(
       const T* source, int64_t source_stride, int64_t rows, int64_t present, int64_t columns, T* target,
       int64_t target_stride, bool streaming);
-  void (*forward[2])(  // 32-bit locations, 16-bit locations
-      const T* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs, T* block);
+  void (*forward[4])(  // 32-bit locations, 16-bit locations; the same for half rows, where they exist
+      const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs, T* block);
+  void (*pack_halves)(const T* block, int64_t columns, void* rows);
   void (*backward[3])(  // by Gradients
       const T* tile, const T* grads, const T* weights, const uint32_t* locations, int64_t fan_in, int64_t outputs,
       T* partial, T* grad_weights);
 };
 
-template <typename T, int64_t width, typename Location>
-constexpr auto choose_forward() {
-  if constexpr (width == 1) {
-    return dot_loop<T, Location>;
-  } else {
-    return forward_loop<T, width, Location>;
-  }
-}
+constexpr int64_t kHalfRowWidth = 8;  // of the narrowest tiles that have half rows
 
 template <typename T, int64_t width>
 constexpr Loops<T> make_loops() {
-  return {
+  Loops<T> loops = {
       transpose_loop<T, Row<T, width>::lanes>,
-      {choose_forward<T, width, uint32_t>(), choose_forward<T, width, uint16_t>()},
+      {},
+      nullptr,
       {backward_loop<T, width, Gradients::features>, backward_loop<T, width, Gradients::weights>,
        backward_loop<T, width, Gradients::both>}};
+  if constexpr (width == 1) {
+    loops.forward[0] = dot_loop<T, uint32_t>;
+    loops.forward[1] = dot_loop<T, uint16_t>;
+  } else {
+    loops.forward[0] = forward_loop<T, PlainRows<T, width>, uint32_t>;
+    loops.forward[1] = forward_loop<T, PlainRows<T, width>, uint16_t>;
+  }
+  if constexpr (width >= kHalfRowWidth && std::is_same_v<T, float>) {
+    loops.forward[2] = forward_loop<T, HalfRows<width>, uint32_t>;
+    loops.forward[3] = forward_loop<T, HalfRows<width>, uint16_t>;
+    loops.pack_halves = HalfRows<width>::pack;
+  }
+  return loops;
 }
 
 template <typename T>
@@ -200,6 +208,10 @@ constexpr Loops<T> kLoops[kWidths] = {make_loops<T, 1>(),  make_loops<T, 4>(),  
 template <typename T>
 const Loops<T>& find_loops(const Tile& tile) {
   return kLoops<T>[find_width(tile.width)];
+}
+
+bool has_half_rows(const Layer& layer, const Tile& tile) {
+  return layer.half_rows && layer.value == Value::bfloat16 && tile.width >= kHalfRowWidth;
 }
 
 // ---------------------------------------------------------------- blocks: at most kBlock columns of batch-major matrices
@@ -246,10 +258,16 @@ void store_block(
 template <typename T>
 void pack(const Layer& layer, const Tile& tile, const void* features, int64_t first, int64_t last, void* packed) {
   T* target = static_cast<T*>(packed) + tile.place * layer.in_features;
+  const bool halves = has_half_rows(layer, tile);
+  T block[kMaxWidth * kBlock];
   for (int64_t c = first; c < last; c += kBlock) {
+    const int64_t columns = smaller(kBlock, last - c);
     load_block(
-        layer.value, tile, advance(features, c * size_of(layer.value)), layer.in_features, smaller(kBlock, last - c),
-        target + c * tile.width);
+        layer.value, tile, advance(features, c * size_of(layer.value)), layer.in_features, columns,
+        halves ? block : target + c * tile.width);
+    if (halves) {
+      find_loops<T>(tile).pack_halves(block, columns, advance(static_cast<void*>(target), c * tile.width * 2));
+    }
   }
 }
 
@@ -301,7 +319,7 @@ bool compute_block(
     const T* weights = read_values(layer.value, layer.weights, begin, count, wide);
     const void* locations =
         is_short ? advance(layer.locations, begin * 2) : read_locations(layer, begin, count, converted);
-    find_loops<T>(tile).forward[is_short](
+    find_loops<T>(tile).forward[is_short + 2 * has_half_rows(layer, tile)](
         features, weights, locations, offsets + (o - first), layer.fan_in, outputs, block + (o - first) * tile.width);
   }
   return true;

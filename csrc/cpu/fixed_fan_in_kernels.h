@@ -34,7 +34,8 @@ struct Layer {
   int64_t fan_in;
   Value value;
   Index index;
-  bool checked;  // whether locations are known to lie in range
+  bool checked;    // whether locations are known to lie in range
+  bool half_rows;  // whether tiles of bfloat16 are packed as such, in the first half of their place; for forward only
 };
 
 // A range of outputs for a range of tiles.

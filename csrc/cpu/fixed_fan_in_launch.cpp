@@ -169,7 +169,9 @@ void sum_partials(const Threads& threads, const Launch& launch, void* partials, 
 // ---------------------------------------------------------------- what the host functions call
 
 Launch plan_forward(Capability capability, const Layer& layer, int64_t batch) {
-  return plan(capability, layer, batch, kForwardWidth);
+  Launch launch = plan(capability, layer, batch, kForwardWidth);
+  launch.layer.half_rows = true;
+  return launch;
 }
 
 Launch plan_backward(Capability capability, const Layer& layer, int64_t batch) {

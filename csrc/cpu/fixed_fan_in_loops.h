@@ -34,21 +34,65 @@ ALWAYS_INLINE void prefetch_connections(const T* weights, const Location* locati
   }
 }
 
+// How forward_loop reads the rows of a tile: as values of T.
+template <typename T, int64_t width>
+struct PlainRows : Row<T, width> {
+  using R = Row<T, width>;
+
+  // sums += weight * the parts of a row that belong to a pass.
+  static ALWAYS_INLINE void add(const void* tile, uint64_t location, int64_t pass, T weight, typename R::V* sums) {
+    const T* row = static_cast<const T*>(tile) + location * width + pass * R::parts_at_once * R::lanes;
+    UNROLL
+    for (int64_t p = 0; p < R::parts_at_once; ++p) {
+      sums[p] += weight * load<R::lanes>(row + p * R::lanes);
+    }
+  }
+};
+
+// As bfloat16, which halves what has to come from the cache. A 32-bit word holds two values that lie a vector apart, so that
+// a shift and a mask turn a vector of words into two parts of floats in their natural order.
+template <int64_t width>
+struct HalfRows {
+  static constexpr int64_t lanes = width / 2 < kLanes<float> ? width / 2 : kLanes<float>;
+  static constexpr int64_t parts = width / lanes;
+  static constexpr int64_t passes = parts > 8 ? 2 : 1;
+  static constexpr int64_t parts_at_once = parts / passes;
+  using V = Vector<float, lanes>;
+
+  static ALWAYS_INLINE void add(const void* tile, uint64_t location, int64_t pass, float weight, V* sums) {
+    const uint32_t* row = static_cast<const uint32_t*>(tile) + location * (width / 2) + pass * (parts_at_once / 2) * lanes;
+    UNROLL
+    for (int64_t p = 0; p < parts_at_once; p += 2) {
+      const Bits<lanes> words = load<lanes>(row + p / 2 * lanes);
+      sums[p] += weight * reinterpret_bits<V>(words << 16);
+      sums[p + 1] += weight * reinterpret_bits<V>(words & 0xFFFF0000);
+    }
+  }
+
+  // rows[columns][width] from floats that are bfloat16 numbers.
+  static void pack(const float* block, int64_t columns, void* rows) {
+    uint32_t* target = static_cast<uint32_t*>(rows);
+    for (int64_t i = 0; i < columns * width; i += 2 * lanes) {
+      const auto low = reinterpret_bits<Bits<lanes>>(load<lanes>(block + i));
+      const auto high = reinterpret_bits<Bits<lanes>>(load<lanes>(block + i + lanes));
+      store<lanes>(target + i / 2, low >> 16 | (high & 0xFFFF0000));
+    }
+  }
+};
+
 // block[outputs][width] = bias[o] + sum_k weights[o][k] * tile[locations[o][k]][width].
 // Several sums that are added at last hide the latency of the additions where a row is narrow.
-template <typename T, int64_t width, typename Location>
+template <typename T, typename Rows, typename Location>
 void forward_loop(
-    const T* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs, T* block) {
-  using R = Row<T, width>;
-  constexpr int64_t parts = R::parts_at_once;
+    const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs, T* block) {
+  constexpr int64_t parts = Rows::parts_at_once;
   constexpr int64_t sets = parts == 1 ? 4 : parts == 2 ? 2 : 1;
   for (int64_t o = 0; o < outputs; ++o) {
     const T* w = weights + o * fan_in;
     const Location* from = static_cast<const Location*>(locations) + o * fan_in;
     prefetch_connections(w, from, fan_in);
-    for (int64_t pass = 0; pass < R::passes; ++pass) {
-      const T* rows = tile + pass * parts * R::lanes;
-      typename R::V sums[sets][parts] = {};
+    for (int64_t pass = 0; pass < Rows::passes; ++pass) {
+      typename Rows::V sums[sets][parts] = {};
       UNROLL
       for (int64_t p = 0; p < parts; ++p) {
         sums[0][p] += bias[o];
@@ -57,19 +101,11 @@ void forward_loop(
       for (; k + sets <= fan_in; k += sets) {
         UNROLL
         for (int64_t s = 0; s < sets; ++s) {
-          const T* row = rows + static_cast<uint64_t>(from[k + s]) * width;
-          UNROLL
-          for (int64_t p = 0; p < parts; ++p) {
-            sums[s][p] += w[k + s] * load<R::lanes>(row + p * R::lanes);
-          }
+          Rows::add(tile, from[k + s], pass, w[k + s], sums[s]);
         }
       }
       for (; sets > 1 && k < fan_in; ++k) {
-        const T* row = rows + static_cast<uint64_t>(from[k]) * width;
-        UNROLL
-        for (int64_t p = 0; p < parts; ++p) {
-          sums[0][p] += w[k] * load<R::lanes>(row + p * R::lanes);
-        }
+        Rows::add(tile, from[k], pass, w[k], sums[0]);
       }
       UNROLL
       for (int64_t p = 0; p < parts; ++p) {
@@ -80,7 +116,7 @@ void forward_loop(
             sums[i][p] += sums[i + s][p];
           }
         }
-        store<R::lanes>(block + o * width + (pass * parts + p) * R::lanes, sums[0][p]);
+        store<Rows::lanes>(block + (o * Rows::parts + pass * parts + p) * Rows::lanes, sums[0][p]);
       }
     }
   }
@@ -90,8 +126,9 @@ void forward_loop(
 // Four values at a time are brought together from single loads, which is faster than the gather instructions are.
 template <typename T, typename Location>
 void dot_loop(
-    const T* row, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs, T* block) {
+    const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs, T* block) {
   using V = Vector<T, 4>;
+  const T* row = static_cast<const T*>(tile);
   for (int64_t o = 0; o < outputs; ++o) {
     const T* w = weights + o * fan_in;
     const Location* from = static_cast<const Location*>(locations) + o * fan_in;

@@ -145,7 +145,7 @@ struct Problem {
 
   Layer layer() const {
     return {weights.bytes.data(), location_bytes.data(), shape.in_features, shape.out_features, shape.fan_in,
-            shape.value, shape.index, false};
+            shape.value, shape.index, false, false};
   }
 };
 
