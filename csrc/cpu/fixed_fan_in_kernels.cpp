@@ -157,12 +157,6 @@ const uint32_t* read_locations(const Layer& layer, int64_t first, int64_t count,
 
 // ---------------------------------------------------------------- tables of loops
 
-constexpr int64_t kWidths = 6;
-
-constexpr int64_t find_width(int64_t width) {
-  return width == 1 ? 0 : width == 4 ? 1 : width == 8 ? 2 : width == 16 ? 3 : width == 32 ? 4 : 5;
-}
-
 template <typename T>
 struct Loops {
   void (*transpose)(
@@ -182,17 +176,10 @@ template <typename T, int64_t width>
 constexpr Loops<T> make_loops() {
   Loops<T> loops = {
       transpose_loop<T, Row<T, width>::lanes>,
-      {},
+      {forward_loop<T, PlainRows<T, width>, uint32_t>, forward_loop<T, PlainRows<T, width>, uint16_t>},
       nullptr,
       {backward_loop<T, width, Gradients::features>, backward_loop<T, width, Gradients::weights>,
        backward_loop<T, width, Gradients::both>}};
-  if constexpr (width == 1) {
-    loops.forward[0] = dot_loop<T, uint32_t>;
-    loops.forward[1] = dot_loop<T, uint16_t>;
-  } else {
-    loops.forward[0] = forward_loop<T, PlainRows<T, width>, uint32_t>;
-    loops.forward[1] = forward_loop<T, PlainRows<T, width>, uint16_t>;
-  }
   if constexpr (width >= kHalfRowWidth && std::is_same_v<T, float>) {
     loops.forward[2] = forward_loop<T, HalfRows<width>, uint32_t>;
     loops.forward[3] = forward_loop<T, HalfRows<width>, uint16_t>;
@@ -201,13 +188,32 @@ constexpr Loops<T> make_loops() {
   return loops;
 }
 
+// For a batch of one.
 template <typename T>
-constexpr Loops<T> kLoops[kWidths] = {make_loops<T, 1>(),  make_loops<T, 4>(),  make_loops<T, 8>(),
-                                      make_loops<T, 16>(), make_loops<T, 32>(), make_loops<T, 64>()};
+constexpr Loops<T> make_row_loops() {
+  return {
+      transpose_loop<T, 1>,
+      {dot_loop<T, uint32_t>, dot_loop<T, uint16_t>},
+      nullptr,
+      {scatter_loop<T, Gradients::features>, scatter_loop<T, Gradients::weights>, scatter_loop<T, Gradients::both>}};
+}
+
+constexpr Loops<float> kFloatLoops[] = {make_row_loops<float>(), make_loops<float, 4>(),  make_loops<float, 8>(),
+                                        make_loops<float, 16>(), make_loops<float, 32>(), make_loops<float, 64>()};
+constexpr Loops<double> kDoubleLoops[] = {
+    make_row_loops<double>(), make_loops<double, 4>(), make_loops<double, 8>(), make_loops<double, 16>()};
+
+constexpr int64_t find_width(int64_t width) {
+  return width == 1 ? 0 : width == 4 ? 1 : width == 8 ? 2 : width == 16 ? 3 : width == 32 ? 4 : 5;
+}
 
 template <typename T>
 const Loops<T>& find_loops(const Tile& tile) {
-  return kLoops<T>[find_width(tile.width)];
+  if constexpr (std::is_same_v<T, double>) {
+    return kDoubleLoops[find_width(tile.width)];
+  } else {
+    return kFloatLoops[find_width(tile.width)];
+  }
 }
 
 bool has_half_rows(const Layer& layer, const Tile& tile) {
@@ -271,20 +277,37 @@ void pack(const Layer& layer, const Tile& tile, const void* features, int64_t fi
   }
 }
 
+// total[count] = the sum of `parts` arrays that lie `copy` elements apart, added in order.
 template <typename T>
-void sum_partials(
-    const Layer& layer, const Tile& tile, int64_t first, int64_t last, void* partials, int64_t parts, int64_t copy,
-    void* grad_features) {
-  T* total = static_cast<T*>(partials) + tile.place * layer.in_features;
-  for (int64_t part = 1; part < parts; ++part) {
-    for (int64_t i = first * tile.width; i < last * tile.width; ++i) {
-      total[i] += total[i + part * copy];
+void add_copies(const T* copies, int64_t parts, int64_t copy, int64_t count, T* total) {
+  constexpr int64_t lanes = kLanes<T>;
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    Vector<T, lanes> sum = load<lanes>(copies + i);
+    for (int64_t part = 1; part < parts; ++part) {
+      sum += load<lanes>(copies + i + part * copy);
+    }
+    store<lanes>(total + i, sum);
+  }
+  for (; i < count; ++i) {
+    total[i] = copies[i];
+    for (int64_t part = 1; part < parts; ++part) {
+      total[i] += copies[i + part * copy];
     }
   }
+}
+
+template <typename T>
+void sum_partials(
+    const Layer& layer, const Tile& tile, int64_t first, int64_t last, const void* partials, int64_t parts, int64_t copy,
+    void* grad_features) {
+  const T* total = static_cast<const T*>(partials) + tile.place * layer.in_features;
+  T block[kMaxWidth * kBlock];
   for (int64_t c = first; c < last; c += kBlock) {
+    const int64_t columns = smaller(kBlock, last - c);
+    add_copies(total + c * tile.width, parts, copy, columns * tile.width, block);
     store_block(
-        layer.value, tile, total + c * tile.width, smaller(kBlock, last - c),
-        advance(grad_features, c * size_of(layer.value)), layer.in_features, false);
+        layer.value, tile, block, columns, advance(grad_features, c * size_of(layer.value)), layer.in_features, false);
   }
 }
 

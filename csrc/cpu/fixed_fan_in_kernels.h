@@ -23,8 +23,9 @@ struct Tile {
   int64_t place;
 };
 
-constexpr int64_t kBlock = 64;     // outputs that are computed before they are written
-constexpr int64_t kMaxWidth = 64;  // of a tile
+constexpr int64_t kBlock = 64;  // outputs that are computed before they are written
+constexpr int64_t kMaxWidth = 64;  // of a tile of floats
+constexpr int64_t kMaxDoubleWidth = 16;
 
 struct Layer {
   const void* weights;    // [out_features][fan_in]
@@ -76,10 +77,10 @@ struct FixedFanInKernels {
   // Both return false if a location is out of range, and then leave the results undefined.
   bool (*forward)(const Layer& layer, const ForwardTask& task, void* scratch);
   bool (*backward)(const Layer& layer, const BackwardTask& task, void* scratch);
-  // Rows of a tile of grad_features[batch][in_features] from `parts` copies, `copy` elements apart, for columns
-  // [first, last). The copies are added in order, to the first one.
+  // Rows of a tile of grad_features[batch][in_features] from `parts` copies, `copy` elements apart and added in order, for
+  // columns [first, last).
   void (*sum_partials)(
-      const Layer& layer, const Tile& tile, int64_t first, int64_t last, void* partials, int64_t parts, int64_t copy,
+      const Layer& layer, const Tile& tile, int64_t first, int64_t last, const void* partials, int64_t parts, int64_t copy,
       void* grad_features);
   // Whether locations[first, last) lie in [0, in_features).
   bool (*locations_valid)(const Layer& layer, int64_t first, int64_t last);

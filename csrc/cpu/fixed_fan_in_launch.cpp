@@ -63,7 +63,9 @@ const FixedFanInKernels* find_kernels(Capability capability, Value value) {
 }
 
 Launch plan(Capability capability, const Layer& layer, int64_t batch, int64_t most_width) {
-  const int64_t value_bytes = layer.value == Value::float64 ? 8 : 4;
+  const bool is_double = layer.value == Value::float64;
+  const int64_t value_bytes = is_double ? 8 : 4;
+  most_width = is_double ? kMaxDoubleWidth : most_width;
   return {find_kernels(capability, layer.value), layer, batch, value_bytes,
           cut_batch(batch, layer.in_features * value_bytes, most_width)};
 }
@@ -83,7 +85,7 @@ Launch take_tiles(const Launch& launch, int64_t first, int64_t last) {
 int64_t count_parts(const Launch& launch, bool wants_features) {
   int64_t most = std::min(kTasks, divide_up(launch.layer.out_features, kBlock));
   if (wants_features) {
-    const int64_t affordable = launch.connections() / (16 * launch.layer.in_features + 1);
+    const int64_t affordable = launch.connections() / (24 * launch.layer.in_features + 1);
     most = std::min({most, std::max<int64_t>(2, affordable), kExtraBytes / (launch.tile_bytes() + 1) - 1});
   }
   int64_t parts = 1;
@@ -151,7 +153,7 @@ bool add_products(const Threads& threads, const Launch& launch, const BackwardTa
   return valid;
 }
 
-void sum_partials(const Threads& threads, const Launch& launch, void* partials, int64_t parts, void* grad_features) {
+void sum_partials(const Threads& threads, const Launch& launch, const void* partials, int64_t parts, void* grad_features) {
   const int64_t blocks = divide_up(launch.layer.in_features, kPackColumns);
   const int64_t tiles = static_cast<int64_t>(launch.tiles.size());
   const int64_t copy = launch.padded_batch() * launch.layer.in_features;

@@ -187,22 +187,14 @@ ALWAYS_INLINE bool is_zero(const typename Row<T, width>::V* grad) {
   for (int64_t p = 1; p < R::parts; ++p) {
     nonzero |= grad[p] != T{0};
   }
-  if constexpr (R::lanes == 1) {
-    return !nonzero;
-  } else {
-    int64_t any = 0;
-    constexpr int64_t words = R::lanes * sizeof(T) / sizeof(int64_t);
-    const auto bits = reinterpret_bits<Vector<int64_t, words>>(nonzero);
-    UNROLL
-    for (int64_t i = 0; i < words; ++i) {
-      if constexpr (words == 1) {
-        any = reinterpret_bits<int64_t>(bits);
-      } else {
-        any |= bits[i];
-      }
-    }
-    return any == 0;
+  constexpr int64_t words = R::lanes * sizeof(T) / sizeof(int64_t);
+  const auto bits = reinterpret_bits<Vector<int64_t, words>>(nonzero);
+  int64_t any = 0;
+  UNROLL
+  for (int64_t i = 0; i < words; ++i) {
+    any |= bits[i];
   }
+  return any == 0;
 }
 
 // For grads[outputs][width]:
@@ -250,6 +242,45 @@ void backward_loop(
         for (int64_t j = 0; j < rest; ++j) {
           sums[k + j] += last[j];
         }
+      }
+    }
+  }
+}
+
+// The same for a tile that is a single row of features.
+template <typename T, Gradients gradients>
+void scatter_loop(
+    const T* row, const T* grads, const T* weights, const uint32_t* locations, int64_t fan_in, int64_t outputs,
+    T* partial, T* grad_weights) {
+  for (int64_t o = 0; o < outputs; ++o) {
+    const T grad = grads[o];
+    if (grad == T{0}) {
+      continue;
+    }
+    const T* w = weights + o * fan_in;
+    const uint32_t* from = locations + o * fan_in;
+    prefetch_connections(w, from, fan_in);
+    int64_t k = 0;
+    for (; k + 4 <= fan_in; k += 4) {
+      if constexpr (gradients != Gradients::weights) {
+        const Vector<T, 4> spread = grad * load<4>(w + k);
+        UNROLL
+        for (int64_t j = 0; j < 4; ++j) {
+          partial[from[k + j]] += spread[j];
+        }
+      }
+      if constexpr (gradients != Gradients::features) {
+        T* sums = grad_weights + o * fan_in + k;
+        const Vector<T, 4> values = {row[from[k]], row[from[k + 1]], row[from[k + 2]], row[from[k + 3]]};
+        store<4>(sums, load<4>(sums) + grad * values);
+      }
+    }
+    for (; k < fan_in; ++k) {
+      if constexpr (gradients != Gradients::weights) {
+        partial[from[k]] += grad * w[k];
+      }
+      if constexpr (gradients != Gradients::features) {
+        grad_weights[o * fan_in + k] += grad * row[from[k]];
       }
     }
   }
