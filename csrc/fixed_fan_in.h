@@ -116,8 +116,9 @@ inline void check_connections(
   check_device(op, "locations", locations, features);
   check_value_dtype(op, "weights", weights, features);
   const ScalarType dtype = locations.scalar_type();
-  if (dtype != ScalarType::Int && dtype != ScalarType::Long) {
-    refuse(op, "locations", format_dtype(dtype), "dtype Int or Long");
+  if (dtype != ScalarType::Int && dtype != ScalarType::Long && dtype != ScalarType::Short &&
+      dtype != ScalarType::UInt16) {
+    refuse(op, "locations", format_dtype(dtype), "dtype Short, UInt16, Int or Long");
   }
   check_rank(op, "weights", weights, 2, "shape [out_features, fan_in]");
   check_shape(op, "locations", locations, {weights.size(0), weights.size(1)});

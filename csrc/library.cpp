@@ -8,4 +8,5 @@ STABLE_TORCH_LIBRARY(torch_sparse_ops, library) {
   library.def(
       "ffi_backward(Tensor grad_output, Tensor features, Tensor weights, Tensor locations, bool[3] output_mask)"
       " -> (Tensor, Tensor, Tensor)");
+  library.def("_cpu_capability() -> int");
 }

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_sparse_ops import nn, ops, reference
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+INDEX_DTYPES = [torch.int16, torch.uint16, torch.int32, torch.int64]
 # Relative to the sum of the products' magnitudes: rounding of long sums, and for narrow types of the result.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-14, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 SMALLEST_HALF = 6e-8
@@ -112,14 +113,14 @@ def threads() -> Iterator[None]:
 # ---- values
 
 
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES + EMPTY_SHAPES, ids=str)
 def test_forward_matches_reference(shape: Shape, dtype: torch.dtype, index_dtype: torch.dtype) -> None:
     assert_forward_matches(draw_arguments(*shape, dtype, index_dtype))
 
 
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES + EMPTY_SHAPES, ids=str)
 def test_backward_matches_reference(shape: Shape, dtype: torch.dtype, index_dtype: torch.dtype) -> None:
@@ -187,7 +188,8 @@ def test_layout_does_not_matter(name: str, layout: str) -> None:
 def test_special_values_spread_as_in_the_reference(value: float, batch: int) -> None:
     arguments = draw_arguments((batch,), 9, 30, 4)
     arguments["features"][-1, 2] = value
-    assert torch.allclose(ops.ffi_forward(**arguments), reference.ffi_forward(**arguments), equal_nan=True)
+    actual, expected = ops.ffi_forward(**arguments), reference.ffi_forward(**arguments)
+    assert torch.allclose(actual, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
     grad_output = draw_grad_output(arguments)
     grad_output[0, 3] = value
     del arguments["bias"]
@@ -210,6 +212,32 @@ def test_low_precision_sums_in_float32(dtype: torch.dtype) -> None:
     assert [g.item() for g in gradients[1:]] == [torch.tensor(5000.0).to(dtype).item()] * 2
     spread = ops.ffi_backward(ones, ones[:, :1], rows, torch.zeros(count, 1, dtype=torch.int32))
     assert spread[0].item() == torch.tensor(5000.0).to(dtype).item()
+
+
+@pytest.mark.parametrize("batch", [1, 3, 20, 70])
+def test_outputs_without_a_gradient_are_passed_over(batch: int) -> None:
+    arguments = draw_arguments((batch,), 50, 300, 20)
+    grad_output = draw_grad_output(arguments) * (torch.rand(batch, 300) < 0.02)
+    grad_output[0, 0] = -0.0
+    del arguments["bias"]
+    for actual, expected in zip(
+        ops.ffi_backward(grad_output, **arguments),
+        reference.ffi_backward(grad_output, **arguments),
+        strict=True,
+    ):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_past_the_caches_match_the_reference(dtype: torch.dtype) -> None:
+    for out_features in (32768, 32771):  # rows aligned to a cache line, and not
+        assert_forward_matches(draw_arguments((40,), 60, out_features, 3, dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_in_groups_of_tiles_match_the_reference(dtype: torch.dtype) -> None:
+    assert_backward_matches(draw_arguments((200,), 100_000, 40, 9, dtype))
 
 
 @pytest.mark.parametrize("mask", [(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)])
@@ -260,7 +288,9 @@ BAD_FORWARD = {
     "locations: received shape [24], accepted is shape [6, 4]": {
         "locations": torch.ones(24, dtype=torch.int32)
     },
-    "locations: received dtype Float, accepted is dtype Int or Long": {"locations": torch.ones(6, 4)},
+    "locations: received dtype Float, accepted is dtype Short, UInt16, Int or Long": {
+        "locations": torch.ones(6, 4)
+    },
     "bias: received shape [5], accepted is shape [6]": {"bias": torch.ones(5)},
     "bias: received shape [6, 1], accepted is shape [6]": {"bias": torch.ones(6, 1)},
     "bias: received dtype Half, accepted is dtype Float, as features": {
@@ -293,8 +323,11 @@ def test_backward_refuses(message: str) -> None:
         ops.ffi_backward(**arguments)
 
 
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("value", [9, -1, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize(
+    ("index_dtype", "value"),
+    [(dtype, value) for dtype in (torch.int32, torch.int64) for value in (9, -1, 2**31 - 1, -(2**31))]
+    + [(torch.int16, 9), (torch.int16, -1), (torch.uint16, 9), (torch.uint16, 65535)],
+)
 def test_a_location_out_of_range_is_named(value: int, index_dtype: torch.dtype) -> None:
     arguments = draw_arguments((5,), 9, 20000, 4, index_dtype=index_dtype)
     arguments["locations"][19000, 2] = value
@@ -311,6 +344,16 @@ def test_a_location_beyond_32_bits_is_named() -> None:
     arguments["locations"][3, 0] = 2**32
     with refusal("ffi_forward: locations[3, 0]: received 4294967296, accepted is 0 to 8 (in_features - 1)"):
         ops.ffi_forward(**arguments)
+
+
+@pytest.mark.parametrize(("index_dtype", "last"), [(torch.int16, 32767), (torch.uint16, 65535)])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_highest_short_location_is_reached(index_dtype: torch.dtype, last: int, batch: int) -> None:
+    features = torch.arange(70000.0).expand(batch, -1)
+    locations = torch.tensor([[last]]).to(index_dtype)
+    assert ops.ffi_forward(features, torch.ones(1, 1), locations).tolist() == [[float(last)]] * batch
+    grad_features = ops.ffi_backward(torch.ones(batch, 1), features, torch.ones(1, 1), locations)[0]
+    assert grad_features.nonzero()[:, 1].tolist() == [last] * batch
 
 
 def test_locations_are_checked_even_if_there_is_nothing_to_compute() -> None:

@@ -1,154 +1,96 @@
-// Kernels of the fixed fan-in operators on the CPU: raw pointers and sizes, one thread, no tensor and no torch header.
-// fixed_fan_in.cpp says how the layouts came about and who calls these.
+// What the kernels of the fixed fan-in operators offer to fixed_fan_in.cpp: one table of functions per instruction set.
+//
+// The kernels stand in fixed_fan_in_kernels.cpp, which is compiled once per instruction set. They take raw pointers and
+// sizes, run on one thread and include no torch header. Every function is given a share of the work that depends on the
+// shape alone.
 
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
-#include <type_traits>
 
 namespace torch_sparse_ops {
-namespace {
 
-// What sums are kept in: float for float and narrower types, double for double.
-template <typename value_t>
-using accumulate_t = std::conditional_t<std::is_same_v<value_t, double>, double, float>;
+enum class Value : uint8_t { float32, float64, float16, bfloat16 };
+enum class Index : uint8_t { int16, uint16, int32, int64 };
 
-// target[columns][width] = source[rows][columns] transposed, rows beyond `rows` zero. source rows are `stride` apart.
-template <int64_t width, typename value_t>
-void load_transposed(
-    const value_t* source, int64_t stride, int64_t rows, int64_t columns, accumulate_t<value_t>* target) {
-  for (int64_t c = 0; c < columns; ++c) {
-    for (int64_t r = 0; r < width; ++r) {
-      target[c * width + r] = r < rows ? static_cast<accumulate_t<value_t>>(source[r * stride + c]) : 0;
-    }
-  }
-}
-
-// target[rows][columns] = source[columns][width] transposed. target rows are `stride` apart.
-template <int64_t width, typename value_t>
-void store_transposed(
-    const accumulate_t<value_t>* source, int64_t stride, int64_t rows, int64_t columns, value_t* target) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) {
-      target[r * stride + c] = static_cast<value_t>(source[c * width + r]);
-    }
-  }
-}
-
-// A row of a tile in parts that each fill one register of the instruction set; a row of one entry is a plain number. The
-// compiler keeps an array of parts in registers, which it does not do reliably for an array of numbers. Parts are loaded
-// and stored through pointers to part_t, so it may alias its elements and promises no more than their alignment.
-constexpr int64_t kRegisterBytes = 16;
-
-template <typename sum_t, int64_t width>
-struct Row {
-  typedef sum_t part_t __attribute__((vector_size(kRegisterBytes), aligned(sizeof(sum_t)), may_alias));
-  static constexpr int64_t lanes = kRegisterBytes / sizeof(sum_t);
-  static constexpr int64_t parts = width / lanes;
+// The batch is cut into tiles. A tile holds `rows` entries, from `first` on, as [in_features][width] floats (doubles for
+// float64), where entries from `rows` to `width` are zero. Tiles lie one behind the other: `place` is the sum of the widths
+// of those before it.
+struct Tile {
+  int64_t first;
+  int64_t rows;
+  int64_t width;  // 1, 4, 8, 16, 32 or 64
+  int64_t place;
 };
 
-template <typename sum_t>
-struct Row<sum_t, 1> {
-  using part_t = sum_t;
-  static constexpr int64_t lanes = 1;
-  static constexpr int64_t parts = 1;
+constexpr int64_t kBlock = 64;  // outputs that are computed before they are written
+constexpr int64_t kMaxWidth = 64;  // of a tile of floats
+constexpr int64_t kMaxDoubleWidth = 16;
+
+struct Layer {
+  const void* weights;    // [out_features][fan_in]
+  const void* locations;  // [out_features][fan_in]
+  int64_t in_features;
+  int64_t out_features;
+  int64_t fan_in;
+  Value value;
+  Index index;
+  bool checked;    // whether locations are known to lie in range
+  bool half_rows;  // whether tiles of bfloat16 are packed as such, in the first half of their place; for forward only
 };
 
-// result[outputs][width] for one tile[in_features][width]; weights and locations are [outputs][fan_in].
-template <int64_t width, typename value_t, typename index_t>
-void forward_block(
-    const accumulate_t<value_t>* tile, const value_t* weights, const index_t* locations, const value_t* bias,
-    int64_t fan_in, int64_t outputs, accumulate_t<value_t>* result) {
-  using sum_t = accumulate_t<value_t>;
-  using part_t = typename Row<sum_t, width>::part_t;
-  constexpr int64_t parts = Row<sum_t, width>::parts;
-  for (int64_t o = 0; o < outputs; ++o) {
-    part_t sums[parts];
-    for (int64_t p = 0; p < parts; ++p) {
-      sums[p] = part_t{} + (bias == nullptr ? sum_t{0} : static_cast<sum_t>(bias[o]));
-    }
-    for (int64_t k = o * fan_in; k < (o + 1) * fan_in; ++k) {
-      const sum_t weight = static_cast<sum_t>(weights[k]);
-      const part_t* row = reinterpret_cast<const part_t*>(tile + locations[k] * width);
-      for (int64_t p = 0; p < parts; ++p) {
-        sums[p] += weight * row[p];
-      }
-    }
-    for (int64_t p = 0; p < parts; ++p) {
-      reinterpret_cast<part_t*>(result + o * width)[p] = sums[p];
-    }
-  }
-}
+// A range of outputs for a range of tiles.
+struct ForwardTask {
+  const void* packed;
+  const void* bias;  // [out_features] or null
+  void* result;      // [batch][out_features]
+  const Tile* first_tile;
+  const Tile* last_tile;
+  int64_t first;
+  int64_t last;
+  bool streaming;  // whether the result is written past the caches
+};
 
-// The sum over a row. Lane j meets lane j + half at every step, so the order is the same however wide registers are.
-template <int64_t width, typename sum_t>
-sum_t sum_row(typename Row<sum_t, width>::part_t* row) {
-  for (int64_t half = Row<sum_t, width>::parts / 2; half > 0; half /= 2) {
-    for (int64_t p = 0; p < half; ++p) {
-      row[p] += row[p + half];
-    }
-  }
-  sum_t* lanes = reinterpret_cast<sum_t*>(row);
-  for (int64_t half = Row<sum_t, width>::lanes / 2; half > 0; half /= 2) {
-    for (int64_t j = 0; j < half; ++j) {
-      lanes[j] += lanes[j + half];
-    }
-  }
-  return lanes[0];
-}
+// A range of outputs for a range of tiles, which may be only some of all tiles: sums over the batch start at zero in the
+// task with the first ones, and become gradients in the task with the last ones.
+struct BackwardTask {
+  const void* grad_output;  // [batch][out_features]
+  const void* packed;       // may be null if grad_weights is
+  void* partial;            // packed tiles of this task's own gradient of features, or null
+  void* grad_weights;       // [out_features][fan_in], or null
+  void* grad_bias;          // [out_features], or null
+  void* weights_sums;       // float or double; grad_weights itself where it is of that type; null: kept in scratch
+  void* bias_sums;          // the same for grad_bias
+  const Tile* first_tile;
+  const Tile* last_tile;
+  int64_t first;
+  int64_t last;
+  bool starts;
+  bool ends;
+};
 
-// sums[outputs][fan_in] += the products of grads[outputs][width] with the rows of one tile[in_features][width].
-template <int64_t width, typename sum_t, typename index_t>
-void weights_gradient_block(
-    const sum_t* tile, const sum_t* grads, const index_t* locations, int64_t fan_in, int64_t outputs, sum_t* sums) {
-  using part_t = typename Row<sum_t, width>::part_t;
-  constexpr int64_t parts = Row<sum_t, width>::parts;
-  for (int64_t o = 0; o < outputs; ++o) {
-    const part_t* grad = reinterpret_cast<const part_t*>(grads + o * width);
-    for (int64_t k = o * fan_in; k < (o + 1) * fan_in; ++k) {
-      const part_t* row = reinterpret_cast<const part_t*>(tile + locations[k] * width);
-      part_t products[parts];
-      for (int64_t p = 0; p < parts; ++p) {
-        products[p] = grad[p] * row[p];
-      }
-      sums[k] += sum_row<width, sum_t>(products);
-    }
-  }
-}
+struct FixedFanInKernels {
+  // Bytes that forward and backward need as scratch; nothing where values and locations are used as they are.
+  int64_t (*count_scratch)(const Layer& layer);
+  // Columns [first, last) of a tile from features[batch][in_features].
+  void (*pack)(const Layer& layer, const Tile& tile, const void* features, int64_t first, int64_t last, void* packed);
+  // Both return false if a location is out of range, and then leave the results undefined.
+  bool (*forward)(const Layer& layer, const ForwardTask& task, void* scratch);
+  bool (*backward)(const Layer& layer, const BackwardTask& task, void* scratch);
+  // Rows of a tile of grad_features[batch][in_features] from `parts` copies, `copy` elements apart and added in order, for
+  // columns [first, last).
+  void (*sum_partials)(
+      const Layer& layer, const Tile& tile, int64_t first, int64_t last, const void* partials, int64_t parts, int64_t copy,
+      void* grad_features);
+  // Whether locations[first, last) lie in [0, in_features).
+  bool (*locations_valid)(const Layer& layer, int64_t first, int64_t last);
+};
 
-// partial[in_features][width] += grads[outputs][width] spread over the connections.
-template <int64_t width, typename value_t, typename index_t>
-void features_gradient_block(
-    const accumulate_t<value_t>* grads, const value_t* weights, const index_t* locations, int64_t fan_in,
-    int64_t outputs, accumulate_t<value_t>* partial) {
-  using sum_t = accumulate_t<value_t>;
-  using part_t = typename Row<sum_t, width>::part_t;
-  for (int64_t o = 0; o < outputs; ++o) {
-    const part_t* grad = reinterpret_cast<const part_t*>(grads + o * width);
-    for (int64_t k = o * fan_in; k < (o + 1) * fan_in; ++k) {
-      const sum_t weight = static_cast<sum_t>(weights[k]);
-      part_t* row = reinterpret_cast<part_t*>(partial + locations[k] * width);
-      for (int64_t p = 0; p < Row<sum_t, width>::parts; ++p) {
-        row[p] += weight * grad[p];
-      }
-    }
-  }
-}
+// For each instruction set that the library was built for: sums in float, sums in double.
+extern const FixedFanInKernels fixed_fan_in_baseline[2];
+#if defined(__x86_64__)
+extern const FixedFanInKernels fixed_fan_in_avx2[2];
+extern const FixedFanInKernels fixed_fan_in_avx512[2];
+#endif
 
-// Whether all of locations[0, count) lie in [0, in_features). One unsigned comparison covers negative values too.
-template <typename index_t>
-bool locations_valid(const index_t* locations, int64_t count, int64_t in_features) {
-  using unsigned_t = std::make_unsigned_t<index_t>;
-  constexpr uint64_t representable = uint64_t{std::numeric_limits<index_t>::max()} + 1;
-  const auto limit = static_cast<unsigned_t>(std::min<uint64_t>(in_features, representable));
-  unsigned_t invalid = 0;
-  for (int64_t c = 0; c < count; ++c) {
-    invalid |= static_cast<unsigned_t>(locations[c]) >= limit ? 1 : 0;
-  }
-  return invalid == 0;
-}
-
-}  // namespace
 }  // namespace torch_sparse_ops

@@ -12,9 +12,10 @@ import torch
 from torch_sparse_ops import _registration, nn, ops, reference
 from torch_sparse_ops._version import __version__
 
-__all__ = ["LIBRARY_NAME", "__version__", "nn", "ops", "reference"]
+__all__ = ["LIBRARY_NAME", "__version__", "cpu_capability", "nn", "ops", "reference"]
 
 LIBRARY_NAME = "libtorch_sparse_ops.so"
+CPU_CAPABILITIES = ("baseline", "avx2", "avx512")  # as csrc/cpu/capability.h counts them
 
 
 def _find_library(directories: list[str]) -> Path:
@@ -38,6 +39,18 @@ def _load_library(library: Path) -> None:
             f"torch_sparse_ops: {library} cannot be loaded into torch {torch.__version__}: {error}\n"
             "It needs torch 2.10 or newer: upgrade torch, or build the package again for this environment."
         ) from error
+
+
+def cpu_capability() -> str:
+    """Return the instruction set of the CPU kernels in this process: ``baseline``, ``avx2`` or ``avx512``.
+
+    It is the best that the machine supports, unless ``TORCH_SPARSE_OPS_CPU_CAPABILITY`` or torch's own
+    ``ATEN_CPU_CAPABILITY`` name a lower one. Decided once, at first use.
+
+    Raises:
+        RuntimeError: ``TORCH_SPARSE_OPS_CPU_CAPABILITY`` holds anything else.
+    """
+    return CPU_CAPABILITIES[torch.ops.torch_sparse_ops._cpu_capability()]
 
 
 _load_library(_find_library(list(__path__)))

@@ -131,8 +131,8 @@ def _unfold_last(tensor: Tensor, size: int) -> Tensor:
 def _shift(locations: Tensor, in_features: int) -> Tensor:
     """Let layer v of ``locations [V, out_features, fan_in]`` read from input ``v * in_features`` on."""
     size = locations.shape[0]
-    if size * in_features > torch.iinfo(locations.dtype).max:
-        locations = locations.long()
+    if size * in_features > torch.iinfo(locations.dtype).max or locations.dtype == torch.uint16:
+        locations = locations.long()  # torch has no arithmetic on uint16
     first = torch.arange(size, dtype=locations.dtype, device=locations.device) * in_features
     return locations + first[:, None, None]
 

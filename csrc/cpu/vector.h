@@ -1,0 +1,227 @@
+// Vectors of the compiler (GCC and Clang), wide as the registers of the instruction set that the file is compiled for.
+//
+// One source serves every instruction set: what a Vector<T, lanes> costs is decided by the flags of the file. Everything
+// here lives in an anonymous namespace, so that code of a wide instruction set cannot be linked in place of plain code.
+
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+// Before a loop whose number of rounds is known to the compiler: arrays of vectors that it indexes then stay in registers.
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace torch_sparse_ops {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int64_t kRegisterBytes = 64;
+#elif defined(__AVX__)
+constexpr int64_t kRegisterBytes = 32;
+#else
+constexpr int64_t kRegisterBytes = 16;
+#endif
+
+template <typename T>
+constexpr int64_t kLanes = kRegisterBytes / sizeof(T);
+
+// `memory` may lie at any multiple of an element and alias the elements.
+template <typename T, int64_t lanes>
+struct VectorTypes {
+  typedef T value __attribute__((vector_size(lanes * sizeof(T))));
+  typedef T memory __attribute__((vector_size(lanes * sizeof(T)), aligned(sizeof(T)), may_alias));
+};
+
+template <typename T>
+struct VectorTypes<T, 1> {
+  using value = T;
+  using memory = T;
+};
+
+template <typename T, int64_t lanes>
+using Vector = typename VectorTypes<T, lanes>::value;
+
+template <typename To, typename From>
+ALWAYS_INLINE To reinterpret_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+template <int64_t lanes, typename T>
+ALWAYS_INLINE Vector<T, lanes> load(const T* source) {
+  return *reinterpret_cast<const typename VectorTypes<T, lanes>::memory*>(source);
+}
+
+template <int64_t lanes, typename T>
+ALWAYS_INLINE void store(T* target, Vector<T, lanes> vector) {
+  *reinterpret_cast<typename VectorTypes<T, lanes>::memory*>(target) = vector;
+}
+
+// A store past the caches, of a whole register, for results that are not read soon: the line need not be fetched first.
+// Without such an instruction it is a plain store. finish_streaming comes before another thread is told of the result.
+template <int64_t lanes, typename T>
+ALWAYS_INLINE void stream(T* target, Vector<T, lanes> vector) {
+#if defined(__x86_64__)
+  if constexpr (sizeof(vector) == 16) {
+    _mm_stream_ps(reinterpret_cast<float*>(target), reinterpret_bits<__m128>(vector));
+    return;
+  }
+#endif
+#if defined(__AVX__)
+  if constexpr (sizeof(vector) == 32) {
+    _mm256_stream_ps(reinterpret_cast<float*>(target), reinterpret_bits<__m256>(vector));
+    return;
+  }
+#endif
+#if defined(__AVX512F__)
+  if constexpr (sizeof(vector) == 64) {
+    _mm512_stream_ps(reinterpret_cast<float*>(target), reinterpret_bits<__m512>(vector));
+    return;
+  }
+#endif
+  store<lanes>(target, vector);
+}
+
+ALWAYS_INLINE void finish_streaming() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+// ---------------------------------------------------------------- exchange of lanes between two vectors
+
+// Of two vectors, with lanes taken in groups of `step`: the even groups of both, or the odd groups of both. The groups
+// of `second` come to lie at the odd places.
+template <int64_t step, typename V, int... lane>
+ALWAYS_INLINE V even_groups(V first, V second, std::integer_sequence<int, lane...>) {
+  constexpr int lanes = sizeof...(lane);
+  return __builtin_shufflevector(first, second, ((lane & step) ? lanes + lane - int{step} : lane)...);
+}
+
+template <int64_t step, typename V, int... lane>
+ALWAYS_INLINE V odd_groups(V first, V second, std::integer_sequence<int, lane...>) {
+  constexpr int lanes = sizeof...(lane);
+  return __builtin_shufflevector(first, second, ((lane & step) ? lanes + lane : lane + int{step})...);
+}
+
+template <int64_t lanes>
+using LaneNumbers = std::make_integer_sequence<int, static_cast<int>(lanes)>;
+
+// Transposes rows[lanes][lanes]: first the halves of all rows are exchanged, then their quarters, and so on.
+template <typename T, int64_t lanes, int64_t step = lanes / 2>
+ALWAYS_INLINE void transpose(Vector<T, lanes>* rows) {
+  if constexpr (step > 0) {
+    UNROLL
+    for (int64_t r = 0; r < lanes; ++r) {
+      if ((r & step) == 0) {
+        const auto first = rows[r];
+        const auto second = rows[r + step];
+        rows[r] = even_groups<step>(first, second, LaneNumbers<lanes>{});
+        rows[r + step] = odd_groups<step>(first, second, LaneNumbers<lanes>{});
+      }
+    }
+    transpose<T, lanes, step / 2>(rows);
+  }
+}
+
+// The vector whose lane j is the sum over the lanes of vector(j), for j < lanes. Vectors are asked for in the order in
+// which they are added, so that only log2(lanes) of them are alive at once.
+template <typename T, int64_t lanes, int64_t step = 1, typename Function>
+ALWAYS_INLINE Vector<T, lanes> sum_lanes(const Function& vector, int64_t first = 0) {
+  if constexpr (step == lanes) {
+    return vector(first);
+  } else {
+    const auto low = sum_lanes<T, lanes, 2 * step>(vector, first);
+    const auto high = sum_lanes<T, lanes, 2 * step>(vector, first + step);
+    return even_groups<step>(low, high, LaneNumbers<lanes>{}) + odd_groups<step>(low, high, LaneNumbers<lanes>{});
+  }
+}
+
+// ---------------------------------------------------------------- 16-bit floating point, as its bits
+
+template <int64_t lanes>
+using Bits = Vector<uint32_t, lanes>;
+
+struct Bfloat16 {
+  template <int64_t lanes>
+  static ALWAYS_INLINE Vector<float, lanes> widen(Vector<uint16_t, lanes> value) {
+    return reinterpret_bits<Vector<float, lanes>>(__builtin_convertvector(value, Bits<lanes>) << 16);
+  }
+
+  // To nearest, ties to even. A NaN stays one: its payload may not be rounded up to infinity.
+  template <int64_t lanes>
+  static ALWAYS_INLINE Vector<uint16_t, lanes> narrow(Vector<float, lanes> value) {
+    const auto bits = reinterpret_bits<Bits<lanes>>(value);
+    const Bits<lanes> rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    const Bits<lanes> result = (bits & 0x7FFFFFFF) > 0x7F800000 ? (bits >> 16) | 0x40 : rounded;
+    return __builtin_convertvector(result, Vector<uint16_t, lanes>);
+  }
+};
+
+struct Float16 {
+#if defined(__AVX512F__)
+  template <int64_t lanes>
+  static ALWAYS_INLINE Vector<float, lanes> widen(Vector<uint16_t, lanes> value) {
+    return reinterpret_bits<Vector<float, lanes>>(_mm512_cvtph_ps(reinterpret_bits<__m256i>(value)));
+  }
+
+  template <int64_t lanes>
+  static ALWAYS_INLINE Vector<uint16_t, lanes> narrow(Vector<float, lanes> value) {
+    const auto result = _mm512_cvtps_ph(reinterpret_bits<__m512>(value), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return reinterpret_bits<Vector<uint16_t, lanes>>(result);
+  }
+#elif defined(__F16C__)
+  template <int64_t lanes>
+  static ALWAYS_INLINE Vector<float, lanes> widen(Vector<uint16_t, lanes> value) {
+    return reinterpret_bits<Vector<float, lanes>>(_mm256_cvtph_ps(reinterpret_bits<__m128i>(value)));
+  }
+
+  template <int64_t lanes>
+  static ALWAYS_INLINE Vector<uint16_t, lanes> narrow(Vector<float, lanes> value) {
+    const auto result = _mm256_cvtps_ph(reinterpret_bits<__m256>(value), _MM_FROUND_TO_NEAREST_INT);
+    return reinterpret_bits<Vector<uint16_t, lanes>>(result);
+  }
+#else
+  // Exponent and mantissa are moved into place and the exponent's offset is corrected by a multiplication, which is exact
+  // and covers subnormal values too. Infinities and NaN take the largest exponent.
+  template <int64_t lanes>
+  static ALWAYS_INLINE Vector<float, lanes> widen(Vector<uint16_t, lanes> value) {
+    using Floats = Vector<float, lanes>;
+    const Bits<lanes> bits = __builtin_convertvector(value, Bits<lanes>);
+    const Bits<lanes> moved = (bits & 0x7FFF) << 13;
+    const auto scaled = reinterpret_bits<Bits<lanes>>(reinterpret_bits<Floats>(moved) * 0x1p112f);
+    const Bits<lanes> magnitude = moved >= 0x0F800000 ? moved | 0x7F800000 : scaled;
+    return reinterpret_bits<Floats>(magnitude | ((bits & 0x8000) << 16));
+  }
+
+  // To nearest, ties to even. Below 2^-14 the addition of 0.5 leaves the subnormal result, rounded, in the lowest bits.
+  template <int64_t lanes>
+  static ALWAYS_INLINE Vector<uint16_t, lanes> narrow(Vector<float, lanes> value) {
+    using Floats = Vector<float, lanes>;
+    const auto bits = reinterpret_bits<Bits<lanes>>(value);
+    const Bits<lanes> magnitude = bits & 0x7FFFFFFF;
+    const Bits<lanes> normal = (magnitude + 0xC8000FFF + ((magnitude >> 13) & 1)) >> 13;
+    const Bits<lanes> subnormal = reinterpret_bits<Bits<lanes>>(reinterpret_bits<Floats>(magnitude) + 0.5f) - 0x3F000000;
+    const Bits<lanes> finite = magnitude < 0x38800000 ? subnormal : normal;
+    const Bits<lanes> special = magnitude > 0x7F800000 ? Bits<lanes>{} + 0x7E00 : Bits<lanes>{} + 0x7C00;
+    const Bits<lanes> result = (magnitude >= 0x47800000 ? special : finite) | ((bits >> 16) & 0x8000);
+    return __builtin_convertvector(result, Vector<uint16_t, lanes>);
+  }
+#endif
+};
+
+}  // namespace
+}  // namespace torch_sparse_ops
