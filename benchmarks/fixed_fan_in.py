@@ -3,10 +3,10 @@
 All of them start from batch-major features and deliver a contiguous batch-major result with bias; in the
 backward pass, gradients for features, weights and bias. What depends on parameters alone (a dense weight,
 index arrays) is made beforehand; transposes of activations are timed. Every configuration is compared with
-float64 before it is timed. Peers and limits of the machine are measured in the same process, in turns, so that
-ratios hold where times do not.
+float64 before it is timed. Peers and limits of the machine are measured in the same process, in turns, so
+that ratios hold where times do not.
 
-    python benchmarks/fixed_fan_in.py                                    # everything: about ten minutes
+    python benchmarks/fixed_fan_in.py                                    # everything: ten minutes or more
     python benchmarks/fixed_fan_in.py --shapes 0,3 --threads 1 --passes forward
     python benchmarks/fixed_fan_in.py --json before.json                 # keep, then, at another commit:
     python benchmarks/fixed_fan_in.py --json after.json --compare before.json
@@ -112,7 +112,11 @@ def prepare_peers(problem: Problem, direction: str, wanted: list[str]) -> Iterat
             print(f"{make.name:28} not measured: {str(failure).splitlines()[0][:100]}")
             continue
         if error > TOLERANCES[problem.dtype_name]:
-            raise SystemExit(f"{make.name}: wrong by {error:.1e} on {problem.shape}, {problem.dtype_name}")
+            message = f"{make.name:28} wrong by {error:.1e} on {problem.shape}, {problem.dtype_name}"
+            if make.name.startswith("ours"):
+                raise SystemExit(message)
+            print(f"{message}: not measured")
+            continue
         yield peer, measure_peak_memory(peer.run), error
 
 

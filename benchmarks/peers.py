@@ -75,7 +75,7 @@ def solve(problem: Problem, direction: str) -> tuple[Tensor, ...]:
 
 
 class Peer:
-    """One way to compute the layer. ``run`` is timed; the constructor prepares what parameters alone decide."""
+    """One way to compute the layer. ``run`` is timed; what parameters alone decide is prepared before."""
 
     name: ClassVar[str]
 
@@ -143,7 +143,8 @@ class Dense(Peer):
         self.arguments[1] = weight.scatter_(1, self.problem.locations, self.problem.weights)
 
     def forward(self, features: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
-        return F.linear(features, weights, bias)
+        result: Tensor = F.linear(features, weights, bias)
+        return result
 
     def select(self, outcome: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if not self.wants_gradients:
@@ -172,7 +173,8 @@ class SparseProduct(Peer):
         )
 
     def forward(self, features: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
-        return torch.sparse.mm(weights, turn(features)).t().contiguous().add_(bias)
+        result: Tensor = torch.sparse.mm(weights, turn(features))
+        return result.t().contiguous().add_(bias)
 
     def select(self, outcome: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if not self.wants_gradients:
@@ -194,7 +196,8 @@ class SparseLinear(SparseProduct):
         super().prepare()
 
     def forward(self, features: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
-        return F.linear(features, weights, bias).contiguous()
+        result: Tensor = F.linear(features, weights, bias)
+        return result.contiguous()
 
 
 class EmbeddingBag(Peer):

@@ -1,5 +1,6 @@
 """The CPU kernels as a plain program: what their objects export, and the same source on another processor."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,8 +19,14 @@ AARCH64_OPTIONS = (
 pytestmark = pytest.mark.slow
 
 
+#: Flags that an activated environment sets are for its own compiler.
+FLAGS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAKE_ARGS")
+
+
 def run(*command: str | Path) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    words = [str(part) for part in command]
+    environ = {name: value for name, value in os.environ.items() if name not in FLAGS}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -15,8 +15,8 @@ def ffi_forward(features: Tensor, weights: Tensor, locations: Tensor, bias: Tens
         features: ``[..., in_features]``, any number of leading dimensions, none included; float32, float64,
             float16 or bfloat16.
         weights: ``[out_features, fan_in]``, dtype and device of ``features``.
-        locations: ``[out_features, fan_in]``, int32 or int64, each in ``[0, in_features)``. An input may
-            occur more than once in a row.
+        locations: ``[out_features, fan_in]``, int16, uint16, int32 or int64, each in ``[0, in_features)``. An
+            input may occur more than once in a row.
         bias: ``[out_features]``, dtype and device of ``features``; None adds nothing.
 
     Returns:
