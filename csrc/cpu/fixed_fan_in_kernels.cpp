@@ -457,9 +457,10 @@ void add_bias_gradient(const T* grads, const Tile& tile, int64_t outputs, T* sum
   }
 }
 
-// Adds what one tile contributes to the gradients of a chunk.
+// Adds what one tile contributes to the gradients of a chunk. Returns false if a location is out of range; the first tile
+// looks at them, block by block, just before they are used.
 template <typename T>
-void add_tile(const Layer& layer, const BackwardTask& task, const Tile& tile, const Chunk<T>& chunk) {
+bool add_tile(const Layer& layer, const BackwardTask& task, const Tile& tile, const Chunk<T>& chunk) {
   const auto gradients = task.partial == nullptr ? Gradients::weights
       : task.grad_weights == nullptr             ? Gradients::features
                                                  : Gradients::both;
@@ -468,6 +469,10 @@ void add_tile(const Layer& layer, const BackwardTask& task, const Tile& tile, co
   T grads[kBlock * kMaxWidth];
   for (int64_t o = 0; o < chunk.outputs; o += kBlock) {
     const int64_t outputs = smaller(kBlock, chunk.outputs - o);
+    const int64_t begin = (chunk.first + o) * layer.fan_in;
+    if (!layer.checked && &tile == task.first_tile && !locations_valid(layer, begin, begin + outputs * layer.fan_in)) {
+      return false;
+    }
     load_block(
         layer.value, tile, advance(task.grad_output, (chunk.first + o) * size_of(layer.value)), layer.out_features,
         outputs, grads);
@@ -482,6 +487,7 @@ void add_tile(const Layer& layer, const BackwardTask& task, const Tile& tile, co
           offset_or_null(chunk.weights_sums, o * layer.fan_in));
     }
   }
+  return true;
 }
 
 template <typename T>
@@ -493,12 +499,11 @@ bool backward(const Layer& layer, const BackwardTask& task, void* scratch) {
   T bias_scratch[kChunkOutputs];
   for (int64_t o = task.first; o < task.last; o += most) {
     const int64_t outputs = smaller(most, task.last - o);
-    if (!layer.checked && !locations_valid(layer, o * layer.fan_in, (o + outputs) * layer.fan_in)) {
-      return false;
-    }
     const Chunk<T> chunk = open_chunk(layer, task, o, outputs, scratch, bias_scratch);
     for (const Tile* tile = task.first_tile; tile != task.last_tile; ++tile) {
-      add_tile(layer, task, *tile, chunk);
+      if (!add_tile(layer, task, *tile, chunk)) {
+        return false;
+      }
     }
     close_chunk(layer, task, chunk);
   }
