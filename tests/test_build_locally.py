@@ -77,7 +77,12 @@ def old_pythons() -> list[str]:
     """Interpreters that are too old, on PATH or installed by pyenv."""
     named = [shutil.which(f"python3.{minor}") for minor in (7, 8, 9, 10)]
     pyenv = sorted((Path.home() / ".pyenv" / "versions").glob("3.[789].*/bin/python"))
-    return [*filter(None, named), *map(str, pyenv)]
+    return [python for python in [*filter(None, named), *map(str, pyenv)] if runs(python)]
+
+
+def runs(python: str) -> bool:
+    """Whether it is an interpreter, and not the stand-in of a version manager for one that is absent."""
+    return subprocess.run([python, "-c", ""], capture_output=True).returncode == 0
 
 
 def test_an_old_python_is_one_message(checkout: Path) -> None:
