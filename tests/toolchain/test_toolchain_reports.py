@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from extforge.errors import NotFoundError
 from extforge.toolchain.archs import require_archs
 from extforge.toolchain.model import Missing, ToolchainConflict
 from extforge.toolchain.outputs import environment
@@ -37,7 +38,7 @@ def test_link_fails_on_an_image_that_has_only_the_soname(world):
 
 @pytest.mark.parametrize("place", ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"])
 def test_skipping_incompatible_libcuda_of_32_bits(world, place):
-    """FastChat#2207, triton#733: on a multilib host the last or first of several is taken."""
+    """FastChat#2207, triton#733, Seg-Zero#63: on a multilib host the last or first of several is taken."""
     world.driver("/usr/lib", "i386", bits=32)
     world.driver(place)
     runtime = world.survey()["libcuda_runtime"]
@@ -228,6 +229,14 @@ def test_activation_writes_to_the_root_of_the_file_system(world):
         ToolchainConflict, match="PREFIX is empty or no absolute path in a package build: None"
     ):
         world.resolve()
+
+
+def test_permission_denied_in_a_cache_of_another_user(world):
+    """triton#518, sonar#458: a home that cannot be written to; say which variable names another place."""
+    world.inside(world.conda(world.top / "env"))
+    world.environ["EXTFORGE_CACHE_DIR"] = str(world.file(world.top / "occupied"))
+    with pytest.raises(NotFoundError, match=r"no view can be made at .* EXTFORGE_CACHE_DIR="):
+        built_view(world.resolve())
 
 
 # --- containers and other interpreters -------------------------------------------------------------------

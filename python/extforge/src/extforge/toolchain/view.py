@@ -92,13 +92,20 @@ def _digest(toolchain: Toolchain, root: Root) -> str:
 
 
 def build_view(toolchain: Toolchain, view: View) -> View:
-    """Build the view unless it is there already. Raises :class:`ConflictError` for a foreign directory."""
+    """Build the view unless it is there already.
+
+    Raises :class:`ConflictError` for a foreign directory, :class:`NotFoundError` where none can be made.
+    """
     # In this order: the view may appear at any moment, but then it appears whole.
     if view.path.exists() and (not view.path.is_dir() or any(view.path.iterdir())):
         if (view.path / VIEW_MARKER).is_file():
             return view
         raise ConflictError(f"{view.path} exists and is no view of extforge; name a new or empty directory")
-    view.path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        view.path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        cure = "name a place that you may write to: export EXTFORGE_CACHE_DIR=DIRECTORY"
+        raise NotFoundError(f"no view can be made at {view.path}: {error.strerror}; {cure}") from error
     with tempfile.TemporaryDirectory(prefix=".view-", dir=view.path.parent) as temporary:
         half_made = Path(temporary) / "view"
         _fill_view(toolchain, half_made)
