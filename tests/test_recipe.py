@@ -212,6 +212,23 @@ def test_every_reader_renders_the_same_hashes(
     assert len({identity(variant) for variant in rendered}) == len(TABLE) + 1
 
 
+def test_the_row_file_of_the_readme_renders_the_cpu_row(
+    recipe_file: Path,
+    variant_file: Path,
+    source_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    operators: dict[str | None, dict[str, Any]],
+) -> None:
+    readme = (source_root / "README.md").read_text()
+    (text,) = re.findall(r"```yaml\n# row\.yaml\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "row.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    variants = render(recipe_file, [variant_file, tmp_path / "row.yaml"])
+    (found,) = [variant for variant in variants if row_name(variant) is not None]
+    assert found.recipe.build.string == operators["cpu"]["build"]["string"]
+
+
 def scalars(node: yaml.Node, is_key: bool = False) -> Iterator[yaml.ScalarNode]:
     """Every value below ``node``; the keys of mappings are none."""
     if isinstance(node, yaml.ScalarNode) and not is_key:
