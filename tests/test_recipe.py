@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -210,6 +211,14 @@ def test_every_reader_renders_the_same_hashes(
 ) -> None:
     assert read(recipe_file, variant_file) == strings(rendered)
     assert len({identity(variant) for variant in rendered}) == len(TABLE) + 1
+
+
+def test_the_local_build_offers_every_row(
+    operators: dict[str | None, dict[str, Any]], source_root: Path
+) -> None:
+    rows = runpy.run_path(str(source_root / "build-locally.py"))["ROWS"]
+    versions = {row: recipe["context"]["flavour"].removeprefix("cuda") for row, recipe in operators.items()}
+    assert {row: version.replace(".", "") or "cpu" for row, version in rows.items()} == versions
 
 
 def test_the_row_file_of_the_readme_renders_the_cpu_row(
