@@ -1,0 +1,49 @@
+"""All that the recipe makes: the audit finds nothing, and another build gives the same bytes."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("extforge", reason="extforge is not installed here")
+
+from extforge.audit import Options, audit_packages
+from extforge.audit.comparing import compare_packages
+from extforge.channels import resolve_channel
+
+NO_SOURCE = shutil.ignore_patterns(".*", "build", "__pycache__", "*.egg-info")
+
+
+@pytest.fixture(scope="module")
+def outputs(test_channels: list[str]) -> dict[str, Path]:
+    """File name to package, of the channel in which the packages under test were published."""
+    found = {package.name: package for package in Path(test_channels[0]).glob("*/*.conda")}
+    assert {name.split("-0.")[0] for name in found} >= {"torch-sparse-ops", "extforge"}
+    return found
+
+
+def test_the_audit_finds_nothing(outputs: dict[str, Path], test_channels: list[str]) -> None:
+    """Not even a warning, or something that it could not verify."""
+    channels = tuple(map(resolve_channel, test_channels))
+    report = audit_packages(list(outputs.values()), Options(channels=channels))
+    assert report.findings == ()
+
+
+@pytest.mark.slow
+def test_a_build_elsewhere_and_later_gives_the_same_bytes(
+    outputs: dict[str, Path], test_channels: list[str], source_root: Path, tmp_path: Path
+) -> None:
+    (operators,) = (name for name in outputs if name.startswith("torch-sparse-ops-"))
+    row = operators.rpartition("-")[2].partition("_")[0]
+    sources = shutil.copytree(source_root, tmp_path / "a" / "copy", ignore=NO_SOURCE)
+    channels = [word for channel in test_channels[1:] for word in ("--channel", channel)]
+    options = ["--variant", row, "--output", tmp_path / "output", *channels]
+    command = [sys.executable, "-m", "extforge", "build", "recipe", *options]
+    done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    built = [Path(line) for line in done.stdout.splitlines()]
+    assert len(built) == 2
+    differences = [d.line for package in built for d in compare_packages(package, outputs[package.name])]
+    assert differences == []
