@@ -13,7 +13,7 @@ from extforge.audit import Options, audit_packages
 from extforge.audit.comparing import compare_packages
 from extforge.channels import resolve_channel
 
-NO_SOURCE = shutil.ignore_patterns(".*", "build", "__pycache__", "*.egg-info")
+NO_SOURCE = shutil.ignore_patterns(".*", "__pycache__")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_a_build_elsewhere_and_later_gives_the_same_bytes(
     row = operators.rpartition("-")[2].partition("_")[0]
     sources = shutil.copytree(source_root, tmp_path / "a" / "copy", ignore=NO_SOURCE)
     channels = [word for channel in test_channels[1:] for word in ("--channel", channel)]
-    options = ["--variant", row, "--output", tmp_path / "output", *channels]
+    options = ["--variant", row, "--output", str(tmp_path / "output"), *channels]
     command = [sys.executable, "-m", "extforge", "build", "recipe", *options]
     done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
