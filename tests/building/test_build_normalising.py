@@ -1,7 +1,9 @@
 """Two builds of the same sources are byte-equal; where a recipe prevents that, what differs is named."""
 
 import json
+import os
 import re
+import subprocess
 import time
 from pathlib import Path
 
@@ -121,6 +123,32 @@ def test_a_normalised_package_is_installed_and_audited(bench: Bench, tmp_path: P
     assert (audited.returncode, audited.stdout) == (0, f"{package.name}: OK\n")
 
 
+def commit(directory: Path, date: int) -> None:
+    """Make a repository of a directory; its one commit has this date."""
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(directory)]
+    environment = {**os.environ, "GIT_COMMITTER_DATE": f"{date} +0200"}
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], check=True, env=environment)
+
+
+def test_the_date_is_that_of_the_last_commit(bench: Bench, tmp_path: Path) -> None:
+    commit(bench.root, 1_600_000_000)
+    result = bench.build()
+    assert "packages are dated 2020-09-13 12:26:40 UTC (the last commit)\n" in result.stderr
+    (package,) = bench.output.glob("noarch/*.conda")
+    assert info(package, "index.json")["timestamp"] == 1_600_000_000_000
+    subprocess.run(["git", "clone", "-q", "--depth=1", bench.root.as_uri(), tmp_path / "clone"], check=True)
+    clone = Bench(tmp_path / "clone", bench.channel, bench.extforge)
+    clone.built()
+    assert clone.packages() == bench.packages()
+
+
+def test_without_a_repository_the_date_is_fixed(tmp_path: Path) -> None:
+    date = source_date(tmp_path)
+    assert date.seconds == TIMESTAMP
+    assert str(date) == f"2020-01-01 00:00:00 UTC (fixed, because git knows of no commit in {tmp_path})"
+
+
 def test_the_date_is_the_one_that_was_given(bench: Bench) -> None:
     bench.built("--skip-unchanged", SOURCE_DATE_EPOCH="1700000000")
     (package,) = bench.output.glob("noarch/*.conda")
@@ -130,11 +158,11 @@ def test_the_date_is_the_one_that_was_given(bench: Bench) -> None:
     assert info(package, "index.json")["timestamp"] == 1_800_000_000_000
 
 
-def test_a_date_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_date_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for wrong in ("", "yesterday", "-1", "1700000000.5", "17000000000"):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", wrong)
         with pytest.raises(BadInputError, match=f"SOURCE_DATE_EPOCH is {wrong!r}; valid: seconds since 1970"):
-            source_date()
+            source_date(tmp_path)
 
 
 def test_the_index_lists_requirements_in_alphabetical_order() -> None:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from extforge.build.inputs import hash_inputs
-from extforge.build.normalising import normalise, source_date
+from extforge.build.normalising import normalise
 from extforge.build.process import build_in_process
 from extforge.build.progress import Progress
 from extforge.build.rendering import identity
+from extforge.channel.archive import TIMESTAMP
 from extforge.channels import CACHE_VARIABLE, index_channel, rattler_cache
 from extforge.errors import BadInputError, FailedCommand
 from extforge.files import PARTIAL, hash_file, locked, write_atomically
@@ -35,7 +36,7 @@ LOG_LINES_SHOWN = 25
 
 
 class Options(NamedTuple):
-    """How to build.
+    """How to build; ``date`` is stamped on packages, in seconds since 1970.
 
     ``skip_unchanged`` keeps a package whose inputs are those of its last build; ``check`` builds each package
     twice and refuses two that are not byte-equal; ``strict`` lets warnings of the audit count as errors.
@@ -43,6 +44,7 @@ class Options(NamedTuple):
 
     output: Path
     channels: tuple[str, ...]
+    date: int = TIMESTAMP
     skip_unchanged: bool = False
     check: bool = False
     strict: bool = False
@@ -64,15 +66,14 @@ def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
     was.
     """
     os.environ.setdefault(CACHE_VARIABLE, str(rattler_cache()))
-    date = source_date()
     with locked(options.output):
         remove_leftovers(options.output)
         refuse_damaged(options.output, {identity(variant) for variant in variants})
         with staging_directory(options.output) as stage:
             products = [make(variant, stage, options) for variant in variants]
-            fresh = finish(products, stage, date)
+            fresh = finish(products, stage, options)
             if options.check:
-                compare(fresh, build_again(fresh, stage, options, date))
+                compare(fresh, build_again(fresh, stage, options))
             audit(fresh, options)
             publish(fresh, options.output)
     return [product.package for product in products]
@@ -161,19 +162,20 @@ def forget_cached(variant: RenderedVariant) -> None:
         shutil.rmtree(cached)
 
 
-def finish(products: Sequence[Product], stage: Path, date: int) -> list[Product]:
+def finish(products: Sequence[Product], stage: Path, options: Options) -> list[Product]:
     """Return the new ones of ``products``, as they are to be published.
 
     Not before all are built: rattler-build solves one output's requirements in an index of the others.
     """
+    finished = stage / "finished"
     return [
-        product._replace(built=normalise(product.built, stage / "finished" / identity(product.variant), date))
+        product._replace(built=normalise(product.built, finished / identity(product.variant), options.date))
         for product in products
         if product.built
     ]
 
 
-def build_again(products: Sequence[Product], stage: Path, options: Options, date: int) -> list[Product]:
+def build_again(products: Sequence[Product], stage: Path, options: Options) -> list[Product]:
     """Build and test the same packages a second time, later and below a path of another length."""
     again = stage / "built" / "a" / "second" / "time"
     again.mkdir(parents=True)
@@ -181,7 +183,7 @@ def build_again(products: Sequence[Product], stage: Path, options: Options, date
         product._replace(built=build_one(product.variant, again, options, suffix="-again"))
         for product in products
     ]
-    return finish(built, again, date)
+    return finish(built, again, options)
 
 
 def compare(products: Sequence[Product], others: Sequence[Product]) -> None:

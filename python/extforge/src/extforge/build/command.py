@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from extforge.build.rendering import (
@@ -53,10 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([describe(variant) for variant in variants], indent=1))
         return 0
     from extforge.build.building import Options, build
+    from extforge.build.normalising import source_date
 
+    date = source_date(recipe.parent)
+    print(f"packages are dated {date}", file=sys.stderr)
     options = Options(
         arguments.output.resolve(),
         tuple(read_channels(arguments)),
+        date.seconds,
         skip_unchanged=arguments.skip_unchanged,
         check=arguments.check,
         strict=arguments.strict,

@@ -24,7 +24,7 @@ PINNED_BY = {"path", "sha256", "md5"}
 
 
 def hash_inputs(variant: RenderedVariant, channels: Sequence[str], output: Path) -> str | None:
-    """Return a digest of sources, recipe, variant, date, tools and local channels.
+    """Return a digest of sources, recipe, variant, tools, local channels, and the date if one is asked for.
 
     Nothing below ``output`` counts. ``None`` says that a source is not pinned, so that nobody can tell
     whether it has changed.
@@ -35,7 +35,7 @@ def hash_inputs(variant: RenderedVariant, channels: Sequence[str], output: Path)
     if not all(PINNED_BY & source.keys() for source in sources(recipe)):
         return None
     tools = (rattler_build.rattler_build_version(), hash_file(Path(normalising.__file__)))
-    facts = (*tools, recipe, dict(variant.variant), normalising.source_date())
+    facts = (*tools, recipe, dict(variant.variant), os.environ.get(normalising.DATE_VARIABLE))
     digest = hashlib.sha256(repr(facts).encode())
     for file in source_files(variant, output):
         digest.update(f"{file}\0{os.access(file, os.X_OK)}\0{hash_file(file)}\n".encode())

@@ -3,7 +3,7 @@
 rattler-build notes in a package when and in which directories it was built, and some lists in no fixed order.
 What is installed stays as it is, apart from the times of the files; what is noted becomes:
 
-* times: ``SOURCE_DATE_EPOCH`` where it is set, else the fixed time of the packages of ``extforge channel``;
+* times: one date, see :func:`source_date`;
 * ``index.json``: requirements sorted;
 * ``about.json``: channels without the directories of this machine;
 * ``rendered_recipe.yaml``: neither this machine's directories nor its virtual packages, requirements sorted.
@@ -15,10 +15,13 @@ import io
 import json
 import os
 import re
+import shutil
+import subprocess
 import tarfile
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from conda_package_streaming.create import conda_builder
@@ -35,15 +38,36 @@ OF_THIS_BUILD = {"directories", "virtual_packages", "timestamp"}
 LOCAL = "file:"
 
 
-def source_date() -> int:
-    """Return the time that packages are stamped with, in seconds since 1970.
+class SourceDate(NamedTuple):
+    """The date of sources in seconds since 1970, and where it was found."""
 
-    Raises :class:`BadInputError` for a variable that holds no such time.
+    seconds: int
+    via: str
+
+    def __str__(self) -> str:
+        """The date in words."""
+        return f"{datetime.fromtimestamp(self.seconds, UTC):%Y-%m-%d %H:%M:%S} UTC ({self.via})"
+
+
+def source_date(folder: Path) -> SourceDate:
+    """Return the date of the sources at ``folder``, which packages made from them are stamped with.
+
+    It is ``SOURCE_DATE_EPOCH``, else the date of the last commit in the repository that holds ``folder``, else
+    a fixed one. Of packages that are equal otherwise, solvers prefer the latest: a commit's is better than none.
+
+    Raises :class:`BadInputError` for a variable that holds no date.
     """
-    text = os.environ.get(DATE_VARIABLE, str(TIMESTAMP))
-    if not re.fullmatch(r"[0-9]{1,10}", text):
-        raise BadInputError(f"{DATE_VARIABLE} is {text!r}; valid: seconds since 1970, such as {TIMESTAMP}")
-    return int(text)
+    text = os.environ.get(DATE_VARIABLE)
+    if text is not None:
+        if not re.fullmatch(r"[0-9]{1,10}", text):
+            raise BadInputError(f"{DATE_VARIABLE} is {text!r}; valid: seconds since 1970, as {TIMESTAMP}")
+        return SourceDate(int(text), DATE_VARIABLE)
+    if shutil.which("git"):
+        command = ["git", "-C", str(folder), "log", "-1", "--format=%ct"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return SourceDate(int(done.stdout), "the last commit")
+    return SourceDate(TIMESTAMP, f"fixed, because git knows of no commit in {folder}")
 
 
 def normalise(package: Path, directory: Path, date: int) -> Path:
