@@ -52,8 +52,8 @@ class SourceDate(NamedTuple):
 def source_date(folder: Path) -> SourceDate:
     """Return the date of the sources at ``folder``, which packages made from them are stamped with.
 
-    It is ``SOURCE_DATE_EPOCH``, else the date of the last commit in the repository that holds ``folder``, else
-    a fixed one. Of packages that are equal otherwise, solvers prefer the latest: a commit's is better than none.
+    It is ``SOURCE_DATE_EPOCH``, else the date of the last commit in the repository around ``folder``, else a
+    fixed one. Of packages that are equal otherwise, solvers prefer the latest: so a commit's goes before.
 
     Raises :class:`BadInputError` for a variable that holds no date.
     """
