@@ -1,0 +1,277 @@
+// Memory with every access watched: kernels are compiled with -fsanitize=thread, which puts a call before each load and
+// store (hooks.cpp). Each call comes here, and is checked against what the kernel may touch, before the access is made.
+#include "memory.h"
+
+#include <link.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+
+#include "fibers.h"
+#include "regions.h"
+#include "simt/atomics.h"
+#include "watch.h"
+
+namespace simt {
+namespace {
+
+constexpr size_t most_shared_bytes = 227 << 10;
+constexpr size_t gap = 1 << 20;        // on both sides of memory: what lands there missed it
+
+struct Range {
+  uintptr_t begin = 0, end = 0;
+  bool holds(uintptr_t address) const { return address - begin < end - begin; }
+};
+
+struct Program {
+  Range image;                         // code and variables; the constants among them may be read
+  Range thread_storage;                // the variables that are __shared__
+};
+
+int find_program(dl_phdr_info* info, size_t, void* result) {
+  Program& program = *static_cast<Program*>(result);
+  program.image.begin = UINTPTR_MAX;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = info->dlpi_phdr[i];
+    const uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
+    if (segment.p_type == PT_LOAD) {
+      program.image = {std::min(program.image.begin, begin), std::max(program.image.end, begin + segment.p_memsz)};
+    } else if (segment.p_type == PT_TLS) {
+      const uintptr_t storage = reinterpret_cast<uintptr_t>(info->dlpi_tls_data);
+      program.thread_storage = {storage, storage + segment.p_memsz};
+    }
+  }
+  return 1;                            // the program itself comes first, its libraries after
+}
+
+const Program program = [] {
+  Program found;
+  dl_iterate_phdr(find_program, &found);
+  return found;
+}();
+
+// An address space of its own, with the gap on both sides.
+struct Space {
+  size_t bytes;
+  char* first;
+  explicit Space(size_t bytes) : bytes(bytes + 2 * gap), first(static_cast<char*>(reserve(this->bytes))) {}
+  ~Space() { give_back(first, bytes); }
+  char* data() const { return first + gap; }
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(data()); }
+};
+
+Space dynamic_space(most_shared_bytes);
+Region dynamic_memory("the dynamic shared memory", Kind::shared, dynamic_space.address(), most_shared_bytes, 1);
+Region shared_variables("the __shared__ variables", Kind::shared, program.thread_storage.begin,
+                        program.thread_storage.end - program.thread_storage.begin, 1);
+std::vector<Region*> regions = {&dynamic_memory, &shared_variables};
+
+// Code that accesses memory, numbered as it comes up in a launch.
+class Sites {
+ public:
+  unsigned number(const void* code) {
+    for (size_t at = reinterpret_cast<uintptr_t>(code) * 0x9E3779B97F4A7C15u >> 52;; at = (at + 1) % size) {
+      if (entries_[at].code == code) {
+        return entries_[at].number;
+      }
+      if (entries_[at].code == nullptr) {
+        entries_[at] = {code, count_};
+        return next_number();
+      }
+    }
+  }
+  void clear() {
+    std::fill(entries_, entries_ + size, Entry{});
+    count_ = 0;
+  }
+
+ private:
+  static constexpr size_t size = 4096;
+  struct Entry {
+    const void* code;
+    unsigned number;
+  };
+  unsigned next_number() {
+    if (count_ + 1 == size) {
+      throw std::length_error("a launch has at most 4095 places that access global memory");
+    }
+    return count_++;
+  }
+  Entry entries_[size] = {};
+  unsigned count_ = 0;
+};
+
+Sites sites;
+
+// ---------------------------------------------------------------- checks
+
+const char* const verbs[] = {"reads", "writes", "changes atomically"};
+
+struct Touch {
+  const Thread& thread;
+  Access access;
+  uintptr_t address;
+  size_t size;
+  const void* code;
+
+  std::string describe(const std::string& where) const {
+    return std::string(verbs[static_cast<int>(access)]) + " " + std::to_string(size) + " bytes " + where + " at " +
+           describe_code(code);
+  }
+  std::string describe(const Region& region) const {
+    return describe("at offset " + std::to_string(address - region.begin) + " of " + region.name);
+  }
+};
+
+Region* find_region(uintptr_t address) {
+  static size_t last = 0;              // most accesses follow one to the same region
+  if (last < regions.size() && regions[last]->holds(address)) {
+    return regions[last];
+  }
+  for (last = 0; last < regions.size(); ++last) {
+    if (regions[last]->holds(address)) {
+      return regions[last];
+    }
+  }
+  return nullptr;
+}
+
+[[noreturn]] void fail_outside(const Touch& touch) {
+  const uintptr_t stacks = reinterpret_cast<uintptr_t>(stack_of(0));
+  if (const uintptr_t number = (touch.address - stacks) / stack_bytes; number < block.threads) {
+    fail(touch.thread, touch.describe("of the stack of " + describe_thread(static_cast<unsigned>(number))));
+  }
+  const Region& nearest = **std::min_element(regions.begin(), regions.end(), [&](Region* a, Region* b) {
+    return a->distance(touch.address) < b->distance(touch.address);
+  });
+  if (nearest.distance(touch.address) > gap) {
+    fail(touch.thread, touch.describe("of memory that is not the device's"));
+  }
+  const int64_t offset = static_cast<int64_t>(touch.address - nearest.begin);
+  fail(touch.thread, touch.describe("at offset " + std::to_string(offset) + " of " + nearest.name) +
+                         ", which has " + std::to_string(nearest.bytes) + " bytes");
+}
+
+bool is_constant(uintptr_t address) {
+  const uintptr_t packed = reinterpret_cast<uintptr_t>(block.launch.packed);
+  return address - packed < block.launch.packed_bytes || program.image.holds(address);
+}
+
+[[noreturn]] void fail_race(const Touch& touch, const Region& region, const Conflict& other) {
+  const void* code = reinterpret_cast<const void*>(program.image.begin + other.mark->site);
+  fail(touch.thread, "race: " + touch.describe(region) + ", which " + describe_block_of(other.mark->epoch) + ", " +
+                         describe_thread(other.mark->warp * warp_size + static_cast<unsigned>(other.lane)) + " " + other.did +
+                         " at " + describe_code(code) + ", and nothing orders the two");
+}
+
+void check_granules(const Touch& touch, Region& region) {
+  const uint32_t since = region.since();
+  const uint32_t site = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(touch.code) - program.image.begin);
+  const uint64_t first = (touch.address - region.begin) >> region.shift;
+  const uint64_t last = (touch.address + touch.size - 1 - region.begin) >> region.shift;
+  for (uint64_t i = first; i <= last; ++i) {
+    Granule& granule = region.granules[i];
+    if (touch.access != Access::write && !region.is_written(granule)) {
+      fail(touch.thread, touch.describe(region) + ", which nothing has written yet");
+    }
+    if (const Conflict other = find_conflict(granule, touch.access, touch.thread, since); other.mark != nullptr) {
+      fail_race(touch, region, other);
+    }
+    note(granule, touch.access, touch.thread, site, since);
+  }
+}
+
+bool is_misaligned(const Touch& touch) {
+  return touch.size <= 16 && (touch.size & (touch.size - 1)) == 0 && (touch.address & (touch.size - 1)) != 0;
+}
+
+}  // namespace
+
+void watch(Access access, const void* pointer, size_t size, const void* code) {
+  const Outside outside;
+  const Touch touch{outside.thread(), access, reinterpret_cast<uintptr_t>(pointer), size, code};
+  if (touch.address - reinterpret_cast<uintptr_t>(stack_of(touch.thread.number)) < stack_bytes) {
+    return;
+  }
+  Region* region = find_region(touch.address);
+  if (region == nullptr && access == Access::read && is_constant(touch.address)) {
+    return;
+  }
+  if (region == nullptr || touch.address + size > region->begin + region->bytes) {
+    fail_outside(touch);
+  }
+  if (is_misaligned(touch)) {
+    fail(touch.thread, touch.describe(*region) + ", which is not aligned to its size");
+  }
+  check_granules(touch, *region);
+  if (region->kind == Kind::global) {
+    region->count(access, touch.thread, sites.number(code), touch.address - region->begin, size);
+  }
+}
+
+void note_atomic(const void* address, size_t bytes, const void* site) {
+  if (running != nullptr) {
+    watch(Access::atomic, address, bytes, site);
+  }
+}
+
+// ---------------------------------------------------------------- what the scheduler and the host ask for
+
+void begin_launch() {
+  sites.clear();
+  dynamic_memory.bytes = block.launch.shared_bytes;
+}
+
+void begin_block() {}
+
+void* dynamic_shared_memory() { return dynamic_space.data(); }
+
+namespace {
+
+struct Allocation {
+  Space space;
+  Region region;
+  Allocation(const char* name, size_t bytes, size_t granule)
+      : space(bytes), region("buffer '" + std::string(name) + "'", Kind::global, space.address(), bytes, granule) {}
+};
+
+Region& region_of(void* details) { return static_cast<Allocation*>(details)->region; }
+
+}  // namespace
+
+Memory::Memory(const char* name, size_t bytes, size_t granule) {
+  auto* allocation = new Allocation(name, bytes, granule);
+  data_ = allocation->space.data();
+  details_ = allocation;
+  regions.push_back(&allocation->region);
+}
+
+Memory::~Memory() {
+  regions.erase(std::find(regions.begin(), regions.end(), &region_of(details_)));
+  delete static_cast<Allocation*>(details_);
+}
+
+void Memory::mark_written(size_t first, size_t bytes) {
+  Region& region = region_of(details_);
+  for (size_t i = first >> region.shift; i < (first + bytes) >> region.shift; ++i) {
+    region.granules[i].written = 1;    // before every launch
+  }
+}
+
+void Memory::require_written() const {
+  Region& region = region_of(details_);
+  for (size_t i = 0; i < region.bytes >> region.shift; ++i) {
+    if (region.granules[i].written == 0) {
+      throw Failure(region.name + ": nothing has written the byte at offset " + std::to_string(i << region.shift));
+    }
+  }
+}
+
+Traffic Memory::loads() const { return region_of(details_).traffic[static_cast<int>(Access::read)]; }
+
+Traffic Memory::stores() const { return region_of(details_).traffic[static_cast<int>(Access::write)]; }
+
+Traffic Memory::atomics() const { return region_of(details_).traffic[static_cast<int>(Access::atomic)]; }
+
+}  // namespace simt
