@@ -1,5 +1,8 @@
 // The functions that code compiled with -fsanitize=thread calls, in place of the sanitizer's own library. Code of the
 // host is compiled so too; its accesses pass.
+//
+// GCC puts no such call before what a call does itself: loading an argument of class type, storing a result of class
+// type, copying with memcpy. Inlined, they are plain loads and stores, and small copies are too.
 #include "threads.h"
 #include "watch.h"
 

@@ -120,7 +120,8 @@ struct Touch {
            describe_code(code);
   }
   std::string describe(const Region& region) const {
-    return describe("at offset " + std::to_string(address - region.begin) + " of " + region.name);
+    const int64_t offset = static_cast<int64_t>(address - region.begin);
+    return describe("at offset " + std::to_string(offset) + " of " + region.name);
   }
 };
 
@@ -140,17 +141,19 @@ Region* find_region(uintptr_t address) {
 [[noreturn]] void fail_outside(const Touch& touch) {
   const uintptr_t stacks = reinterpret_cast<uintptr_t>(stack_of(0));
   if (const uintptr_t number = (touch.address - stacks) / stack_bytes; number < block.threads) {
-    fail(touch.thread, touch.describe("of the stack of " + describe_thread(static_cast<unsigned>(number))));
+    fail(touch.thread, [=] {
+      return touch.describe("of the stack of " + describe_thread(static_cast<unsigned>(number)));
+    });
   }
   const Region& nearest = **std::min_element(regions.begin(), regions.end(), [&](Region* a, Region* b) {
     return a->distance(touch.address) < b->distance(touch.address);
   });
   if (nearest.distance(touch.address) > gap) {
-    fail(touch.thread, touch.describe("of memory that is not the device's"));
+    fail(touch.thread, [=] { return touch.describe("of memory that is not the device's"); });
   }
-  const int64_t offset = static_cast<int64_t>(touch.address - nearest.begin);
-  fail(touch.thread, touch.describe("at offset " + std::to_string(offset) + " of " + nearest.name) +
-                         ", which has " + std::to_string(nearest.bytes) + " bytes");
+  fail(touch.thread, [touch, &nearest] {
+    return touch.describe(nearest) + ", which has " + std::to_string(nearest.bytes) + " bytes";
+  });
 }
 
 bool is_constant(uintptr_t address) {
@@ -159,10 +162,12 @@ bool is_constant(uintptr_t address) {
 }
 
 [[noreturn]] void fail_race(const Touch& touch, const Region& region, const Conflict& other) {
-  const void* code = reinterpret_cast<const void*>(program.image.begin + other.mark->site);
-  fail(touch.thread, "race: " + touch.describe(region) + ", which " + describe_block_of(other.mark->epoch) + ", " +
-                         describe_thread(other.mark->warp * warp_size + static_cast<unsigned>(other.lane)) + " " + other.did +
-                         " at " + describe_code(code) + ", and nothing orders the two");
+  fail(touch.thread, [touch, &region, other] {
+    const unsigned number = other.mark->warp * warp_size + static_cast<unsigned>(other.lane);
+    const void* code = reinterpret_cast<const void*>(program.image.begin + other.mark->site);
+    return "race: " + touch.describe(region) + ", which " + describe_block_of(other.mark->epoch) + ", " +
+           describe_thread(number) + " " + other.did + " at " + describe_code(code) + ", and nothing orders the two";
+  });
 }
 
 void check_granules(const Touch& touch, Region& region) {
@@ -173,7 +178,7 @@ void check_granules(const Touch& touch, Region& region) {
   for (uint64_t i = first; i <= last; ++i) {
     Granule& granule = region.granules[i];
     if (touch.access != Access::write && !region.is_written(granule)) {
-      fail(touch.thread, touch.describe(region) + ", which nothing has written yet");
+      fail(touch.thread, [touch, &region] { return touch.describe(region) + ", which nothing has written yet"; });
     }
     if (const Conflict other = find_conflict(granule, touch.access, touch.thread, since); other.mark != nullptr) {
       fail_race(touch, region, other);
@@ -202,7 +207,7 @@ void watch(Access access, const void* pointer, size_t size, const void* code) {
     fail_outside(touch);
   }
   if (is_misaligned(touch)) {
-    fail(touch.thread, touch.describe(*region) + ", which is not aligned to its size");
+    fail(touch.thread, [=] { return touch.describe(*region) + ", which is not aligned to its size"; });
   }
   check_granules(touch, *region);
   if (region->kind == Kind::global) {

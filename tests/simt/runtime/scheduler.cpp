@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "fibers.h"
@@ -26,7 +27,11 @@ std::vector<Thread*> next_ready;       // becomes `ready` when that is empty
 unsigned done = 0, in_block = 0;
 Thread* first_in_block = nullptr;
 bool in_fiber = false;
-std::string failure;                   // of a fiber, on its way to the scheduler
+struct Fault {
+  const Thread* thread = nullptr;
+  std::function<std::string()> what;
+};
+Fault fault;                           // of a fiber, on its way to the scheduler
 std::vector<unsigned> block_epochs;    // first epoch of each block of the launch, by number
 std::map<const void*, size_t> allowed_shared_bytes;
 
@@ -70,7 +75,9 @@ std::string describe_wait(const Thread& thread) {
 
 // Why a thread waits in vain: another that is elsewhere for good.
 [[noreturn]] void fail_waiting(const Thread& thread, const Thread& other) {
-  fail(thread, describe_wait(thread) + " for " + describe_thread(other.number) + ", which " + describe_wait(other));
+  fail(thread, [&thread, &other] {
+    return describe_wait(thread) + " for " + describe_thread(other.number) + ", which " + describe_wait(other);
+  });
 }
 
 void run_thread(unsigned number) {
@@ -129,8 +136,10 @@ void release_warp(Thread& last) {
   for (unsigned lanes = last.mask; lanes != 0; lanes &= lanes - 1) {
     Thread& thread = warp[__builtin_ctz(lanes)];
     if ((last.mask >> thread.source & 1) == 0) {
-      fail(thread, std::string(thread.name) + " reads lane " + std::to_string(thread.source) +
-                       ", which its mask leaves out (" + describe(thread.place) + ")");
+      fail(thread, [&thread] {
+        return std::string(thread.name) + " reads lane " + std::to_string(thread.source) +
+               ", which its mask leaves out (" + describe(thread.place) + ")";
+      });
     }
     thread.exchanged = {warp[thread.source].value, ballot};
   }
@@ -142,6 +151,10 @@ void release_warp(Thread& last) {
   }
 }
 
+[[noreturn]] void refuse(const Thread& thread, const char* name, const char* reason, Place place) {
+  fail(thread, [=] { return std::string(name) + ": " + reason + " (" + describe(place) + ")"; });
+}
+
 Exchanged meet(Thread& thread, const char* name, unsigned mask, uint64_t value, unsigned source, Place place,
                bool orders_memory) {
   thread.name = name;
@@ -149,13 +162,12 @@ Exchanged meet(Thread& thread, const char* name, unsigned mask, uint64_t value, 
   thread.mask = mask;
   thread.value = value;
   thread.source = source;
-  const unsigned lanes = lanes_of(warp_of(thread));
+  const unsigned existing = ~0u >> (warp_size - lanes_of(warp_of(thread)));
   if ((mask >> thread.lane & 1) == 0) {
-    fail(thread, std::string(name) + " has a mask without the calling lane (" + describe(place) + ")");
+    refuse(thread, name, "the mask leaves out the calling lane", place);
   }
-  if (lanes < warp_size && mask >> lanes != 0) {
-    fail(thread, std::string(name) + " has a mask with lane " + std::to_string(31 - __builtin_clz(mask)) +
-                     ", but its warp has " + std::to_string(lanes) + " threads (" + describe(place) + ")");
+  if (mask > existing) {
+    refuse(thread, name, "the mask names lanes beyond the end of the block", place);
   }
   thread.state = State::in_warp;
   if (find_absent(thread) == nullptr) {
@@ -217,12 +229,18 @@ void prepare_threads() {
   throw std::logic_error("no thread is ready, and none waits in a warp");
 }
 
+[[noreturn]] void throw_fault() {
+  const Fault own = std::exchange(fault, {});
+  throw Failure(describe_kernel(block.launch.kernel) + ", " + describe_block(block.index) + ", " +
+                describe_thread(own.thread->number) + ": " + own.what());
+}
+
 void run_block() {
   block.first_epoch = ++block.epoch;
   block_epochs.push_back(block.epoch);
   begin_block();
   prepare_threads();
-  while (done < block.threads && failure.empty()) {
+  while (done < block.threads) {
     Thread* thread = take_ready();
     if (thread == nullptr) {
       fail_stuck();
@@ -230,6 +248,9 @@ void run_block() {
     in_fiber = true;
     resume(thread->number);
     in_fiber = false;
+    if (fault.thread != nullptr) {
+      throw_fault();
+    }
   }
   align_all_lanes();
 }
@@ -257,15 +278,13 @@ void check_limits(const Launch& launch) {
 
 }  // namespace
 
-void fail(const Thread& thread, const std::string& what) {
-  const std::string text = describe_kernel(block.launch.kernel) + ", " + describe_block(block.index) + ", " +
-                           describe_thread(thread.number) + ": " + what;
+void fail(const Thread& thread, std::function<std::string()> what) {
+  fault = {&thread, std::move(what)};
   if (in_fiber) {
-    failure = text;
     abandon();
   }
   forget_fibers();
-  throw Failure(text);
+  throw_fault();
 }
 
 std::string describe_block_of(unsigned epoch) {
@@ -294,16 +313,12 @@ void run(const Launch& launch) {
   block.threads = launch.block.x * launch.block.y * launch.block.z;
   block.launch_epoch = block.epoch + 1;
   block_epochs.clear();
-  failure.clear();
   use_fibers(block.threads, run_thread);
   begin_launch();
   for (block.index.z = 0; block.index.z < launch.grid.z; ++block.index.z) {
     for (block.index.y = 0; block.index.y < launch.grid.y; ++block.index.y) {
       for (block.index.x = 0; block.index.x < launch.grid.x; ++block.index.x) {
         run_block();
-        if (!failure.empty()) {
-          throw Failure(failure);
-        }
       }
     }
   }
@@ -348,14 +363,9 @@ void warp_barrier(unsigned mask, Place place) {
   meet(outside.thread(), "__syncwarp", mask, 0, outside.thread().lane, place, true);
 }
 
-void trap(Place place) {
-  const Outside outside;
-  fail(outside.thread(), "__trap (" + describe(place) + ")");
-}
-
 void refuse(const char* name, const char* reason, Place place) {
   const Outside outside;
-  fail(outside.thread(), std::string(name) + ": " + reason + " (" + describe(place) + ")");
+  refuse(outside.thread(), name, reason, place);
 }
 
 }  // namespace simt

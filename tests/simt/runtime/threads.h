@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "simt/execution.h"
@@ -52,8 +53,9 @@ class Outside {
   Thread* thread_;
 };
 
-// Ends the launch with a Failure that says who did it.
-[[noreturn]] void fail(const Thread& thread, const std::string& what);
+// Ends the launch with a Failure that says who did what. The words are found by the scheduler: the stack of the thread is
+// given up as it is, with whatever lies on it.
+[[noreturn]] void fail(const Thread& thread, std::function<std::string()> what);
 
 std::string describe(Place place);
 std::string describe_thread(unsigned number);                 // of the block that runs

@@ -44,8 +44,6 @@ uint3 block_index();
 dim3 block_size();
 dim3 grid_size();
 
-[[noreturn]] void trap(Place place);
-
 // Waits for the whole block; the sums are over all its threads.
 struct Votes {
   int ones, threads;
@@ -60,6 +58,8 @@ struct Exchanged {
 Exchanged warp_exchange(const char* name, unsigned mask, uint64_t value, unsigned source, Place place);
 void warp_barrier(unsigned mask, Place place);
 unsigned lane_index();
+
+// Ends the launch: what the calling thread asked of the function `name` cannot be.
 [[noreturn]] void refuse(const char* name, const char* reason, Place place);
 
 void* dynamic_shared_memory();

@@ -24,15 +24,21 @@ constexpr unsigned source_lane(Shuffle kind, unsigned lane, unsigned operand, un
   }
 }
 
-template <typename T>
-SIMT_UNWATCHED T shuffle(const char* name, Shuffle kind, unsigned mask, T value, unsigned operand, int width, Place place) {
-  static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
+// Values travel as bits: a call that is not inlined must not take or return classes (runtime/hooks.cpp says why).
+SIMT_UNWATCHED inline uint64_t shuffle(const char* name, Shuffle kind, unsigned mask, uint64_t bits, unsigned operand,
+                                       int width, Place place) {
   if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
     refuse(name, "the width must be a power of two, at most 32", place);
   }
+  return warp_exchange(name, mask, bits, source_lane(kind, lane_index(), operand, width), place).value;
+}
+
+template <typename T>
+T shuffle_value(const char* name, Shuffle kind, unsigned mask, T value, unsigned operand, int width, Place place) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  bits = warp_exchange(name, mask, bits, source_lane(kind, lane_index(), operand, width), place).value;
+  bits = shuffle(name, kind, mask, bits, operand, width, place);
   std::memcpy(&value, &bits, sizeof(T));
   return value;
 }
@@ -43,19 +49,19 @@ SIMT_UNWATCHED T shuffle(const char* name, Shuffle kind, unsigned mask, T value,
 
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int lane, int width = 32, SIMT_HERE) {
-  return simt::shuffle("__shfl_sync", simt::Shuffle::index, mask, value, lane, width, place);
+  return simt::shuffle_value("__shfl_sync", simt::Shuffle::index, mask, value, lane, width, place);
 }
 template <typename T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, SIMT_HERE) {
-  return simt::shuffle("__shfl_up_sync", simt::Shuffle::up, mask, value, delta, width, place);
+  return simt::shuffle_value("__shfl_up_sync", simt::Shuffle::up, mask, value, delta, width, place);
 }
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, SIMT_HERE) {
-  return simt::shuffle("__shfl_down_sync", simt::Shuffle::down, mask, value, delta, width, place);
+  return simt::shuffle_value("__shfl_down_sync", simt::Shuffle::down, mask, value, delta, width, place);
 }
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, SIMT_HERE) {
-  return simt::shuffle("__shfl_xor_sync", simt::Shuffle::exclusive_or, mask, value, lanes, width, place);
+  return simt::shuffle_value("__shfl_xor_sync", simt::Shuffle::exclusive_or, mask, value, lanes, width, place);
 }
 
 inline unsigned __ballot_sync(unsigned mask, int vote, SIMT_HERE) {
@@ -85,5 +91,5 @@ inline int __syncthreads_count(int vote, SIMT_HERE) {
   return simt::block_barrier("__syncthreads_count", vote != 0, place).ones;
 }
 
-inline void __trap(SIMT_HERE) { simt::trap(place); }
+inline void __trap(SIMT_HERE) { simt::refuse("__trap", "called", place); }
 #undef SIMT_HERE
