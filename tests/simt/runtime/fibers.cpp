@@ -1,41 +1,60 @@
 #include "fibers.h"
 
-#include <csetjmp>
 #include <sys/mman.h>
-#include <ucontext.h>
 
+#include <cstdint>
 #include <new>
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SIMT_SANITIZED
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
+// Saves where it is to *from and goes on at `to`. The library's ways to do that take system calls, and more of them under
+// AddressSanitizer. A stack that is left holds the registers that calls preserve, below the address to return to.
+extern "C" void simt_switch(void** from, void* to);
+#ifndef __x86_64__
+#error "the harness switches stacks on x86-64; another processor needs its own simt_switch and prepare()"
+#endif
+asm(R"(
+.text
+.type simt_switch, @function
+simt_switch:
+  push %rbp
+  push %rbx
+  push %r12
+  push %r13
+  push %r14
+  push %r15
+  mov %rsp, (%rdi)
+  mov %rsi, %rsp
+  pop %r15
+  pop %r14
+  pop %r13
+  pop %r12
+  pop %rbx
+  pop %rbp
+  ret
+.size simt_switch, . - simt_switch
+)");
+
 namespace simt {
 namespace {
 
-struct Fiber {
-  jmp_buf context;
-  ucontext_t start;                    // for the first entry; setjmp is quicker afterwards
-  bool started;
-};
-
 constexpr unsigned most_fibers = 1024;
 
-Fiber fibers[most_fibers];
+void* fibers[most_fibers];             // where each one left; null for one that has to be prepared
+void* scheduler;
 char* stacks = nullptr;
 void (*run_body)(unsigned) = nullptr;
 unsigned current = 0;
-jmp_buf scheduler;
 
 // AddressSanitizer has to know the stack that it is on.
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SIMT_SANITIZED
 void* scheduler_fake = nullptr;
 const void* scheduler_stack = nullptr;
 size_t scheduler_bytes = 0;
-void leave_scheduler(unsigned to) {
-  __sanitizer_start_switch_fiber(&scheduler_fake, stack_of(to), stack_bytes);
-}
+void leave_scheduler(unsigned to) { __sanitizer_start_switch_fiber(&scheduler_fake, stack_of(to), stack_bytes); }
 void arrive_in_scheduler() { __sanitizer_finish_switch_fiber(scheduler_fake, nullptr, nullptr); }
 void leave_fiber(void** fake) { __sanitizer_start_switch_fiber(fake, scheduler_stack, scheduler_bytes); }
 void arrive_in_fiber(void* fake) { __sanitizer_finish_switch_fiber(fake, &scheduler_stack, &scheduler_bytes); }
@@ -56,14 +75,16 @@ void enter() {
   }
 }
 
+// As if `enter` had been called from nowhere, and left at once.
 void prepare(unsigned index) {
-  Fiber& fiber = fibers[index];
   clean_stack(index);
-  getcontext(&fiber.start);
-  fiber.start.uc_stack.ss_sp = stack_of(index);
-  fiber.start.uc_stack.ss_size = stack_bytes;
-  fiber.start.uc_link = nullptr;
-  makecontext(&fiber.start, enter, 0);
+  void** top = reinterpret_cast<void**>(stack_of(index) + stack_bytes);
+  top[-1] = nullptr;
+  top[-2] = reinterpret_cast<void*>(enter);
+  for (int i = 3; i <= 8; ++i) {
+    top[-i] = nullptr;
+  }
+  fibers[index] = top - 8;
 }
 
 }  // namespace
@@ -81,45 +102,38 @@ void use_fibers(unsigned count, void (*body)(unsigned)) {
     stacks = static_cast<char*>(memory);
   }
   for (unsigned index = 0; index < count; ++index) {
-    if (!fibers[index].started) {
+    if (fibers[index] == nullptr) {
       prepare(index);
     }
   }
 }
 
 void resume(unsigned index) {
-  Fiber& fiber = fibers[index];
   current = index;
   leave_scheduler(index);
-  if (_setjmp(scheduler) == 0) {
-    if (fiber.started) {
-      _longjmp(fiber.context, 1);
-    }
-    fiber.started = true;
-    setcontext(&fiber.start);
-  }
+  simt_switch(&scheduler, fibers[index]);
   arrive_in_scheduler();
 }
 
 void suspend() {
   void* fake = nullptr;
   leave_fiber(&fake);
-  if (_setjmp(fibers[current].context) == 0) {
-    _longjmp(scheduler, 1);
-  }
+  simt_switch(&fibers[current], scheduler);
   arrive_in_fiber(fake);
 }
 
 void forget_fibers() {
-  for (Fiber& fiber : fibers) {
-    fiber.started = false;             // and prepared anew by the next launch
+  for (void*& fiber : fibers) {
+    fiber = nullptr;
   }
 }
 
 void abandon() {
   forget_fibers();
   leave_fiber(nullptr);
-  _longjmp(scheduler, 1);
+  void* nowhere;
+  simt_switch(&nowhere, scheduler);
+  __builtin_unreachable();
 }
 
 }  // namespace simt

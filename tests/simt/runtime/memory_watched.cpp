@@ -2,13 +2,12 @@
 // store (hooks.cpp). Each call comes here, and is checked against what the kernel may touch, before the access is made.
 #include "memory.h"
 
-#include <link.h>
-
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
 
 #include "fibers.h"
+#include "program.h"
 #include "regions.h"
 #include "simt/atomics.h"
 #include "watch.h"
@@ -19,37 +18,7 @@ namespace {
 constexpr size_t most_shared_bytes = 227 << 10;
 constexpr size_t gap = 1 << 20;        // on both sides of memory: what lands there missed it
 
-struct Range {
-  uintptr_t begin = 0, end = 0;
-  bool holds(uintptr_t address) const { return address - begin < end - begin; }
-};
-
-struct Program {
-  Range image;                         // code and variables; the constants among them may be read
-  Range thread_storage;                // the variables that are __shared__
-};
-
-int find_program(dl_phdr_info* info, size_t, void* result) {
-  Program& program = *static_cast<Program*>(result);
-  program.image.begin = UINTPTR_MAX;
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = info->dlpi_phdr[i];
-    const uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
-    if (segment.p_type == PT_LOAD) {
-      program.image = {std::min(program.image.begin, begin), std::max(program.image.end, begin + segment.p_memsz)};
-    } else if (segment.p_type == PT_TLS) {
-      const uintptr_t storage = reinterpret_cast<uintptr_t>(info->dlpi_tls_data);
-      program.thread_storage = {storage, storage + segment.p_memsz};
-    }
-  }
-  return 1;                            // the program itself comes first, its libraries after
-}
-
-const Program program = [] {
-  Program found;
-  dl_iterate_phdr(find_program, &found);
-  return found;
-}();
+const Program program = read_program();
 
 // An address space of its own, with the gap on both sides.
 struct Space {
@@ -63,15 +32,22 @@ struct Space {
 
 Space dynamic_space(most_shared_bytes);
 Region dynamic_memory("the dynamic shared memory", Kind::shared, dynamic_space.address(), most_shared_bytes, 1);
-Region shared_variables("the __shared__ variables", Kind::shared, program.thread_storage.begin,
-                        program.thread_storage.end - program.thread_storage.begin, 1);
-std::vector<Region*> regions = {&dynamic_memory, &shared_variables};
+
+std::vector<Region*> regions = [] {
+  std::vector<Region*> all = {&dynamic_memory};
+  for (const Variable& one : program.shared) {
+    all.push_back(new Region(one.name, Kind::shared, one.begin, one.bytes, 1));
+  }
+  return all;
+}();
+
+size_t hash(const void* code) { return reinterpret_cast<uintptr_t>(code) * 0x9E3779B97F4A7C15u >> 52; }
 
 // Code that accesses memory, numbered as it comes up in a launch.
 class Sites {
  public:
   unsigned number(const void* code) {
-    for (size_t at = reinterpret_cast<uintptr_t>(code) * 0x9E3779B97F4A7C15u >> 52;; at = (at + 1) % size) {
+    for (size_t at = hash(code);; at = (at + 1) % size) {
       if (entries_[at].code == code) {
         return entries_[at].number;
       }
@@ -125,17 +101,15 @@ struct Touch {
   }
 };
 
-Region* find_region(uintptr_t address) {
-  static size_t last = 0;              // most accesses follow one to the same region
-  if (last < regions.size() && regions[last]->holds(address)) {
-    return regions[last];
+Region* region_of_code[4096] = {};     // where it went last; most code stays with one region
+
+Region* find_region(uintptr_t address, const void* code) {
+  Region*& last = region_of_code[hash(code)];
+  if (last == nullptr || !last->holds(address)) {
+    const auto found = std::find_if(regions.begin(), regions.end(), [&](Region* region) { return region->holds(address); });
+    last = found == regions.end() ? nullptr : *found;
   }
-  for (last = 0; last < regions.size(); ++last) {
-    if (regions[last]->holds(address)) {
-      return regions[last];
-    }
-  }
-  return nullptr;
+  return last;
 }
 
 [[noreturn]] void fail_outside(const Touch& touch) {
@@ -199,7 +173,7 @@ void watch(Access access, const void* pointer, size_t size, const void* code) {
   if (touch.address - reinterpret_cast<uintptr_t>(stack_of(touch.thread.number)) < stack_bytes) {
     return;
   }
-  Region* region = find_region(touch.address);
+  Region* region = find_region(touch.address, code);
   if (region == nullptr && access == Access::read && is_constant(touch.address)) {
     return;
   }
@@ -254,6 +228,7 @@ Memory::Memory(const char* name, size_t bytes, size_t granule) {
 
 Memory::~Memory() {
   regions.erase(std::find(regions.begin(), regions.end(), &region_of(details_)));
+  std::fill(std::begin(region_of_code), std::end(region_of_code), nullptr);
   delete static_cast<Allocation*>(details_);
 }
 

@@ -99,6 +99,8 @@ unsigned lanes_of(const Thread* warp) {
   return static_cast<unsigned>(std::min<ptrdiff_t>(warp_size, threads + block.threads - warp));
 }
 
+unsigned waiting[most_threads / warp_size];        // lanes of each warp
+
 // The first lane of the thread's mask that is not there to meet it; null where all are.
 Thread* find_absent(const Thread& thread) {
   Thread* warp = warp_of(thread);
@@ -146,6 +148,7 @@ void release_warp(Thread& last) {
   for (unsigned lanes = last.mask; lanes != 0; lanes &= lanes - 1) {
     wake(warp[__builtin_ctz(lanes)]);
   }
+  waiting[last.warp] &= ~last.mask;
   if (last.mask == ~0u >> (warp_size - lanes_of(warp))) {
     align_lanes(last.warp);
   }
@@ -170,7 +173,8 @@ Exchanged meet(Thread& thread, const char* name, unsigned mask, uint64_t value, 
     refuse(thread, name, "the mask names lanes beyond the end of the block", place);
   }
   thread.state = State::in_warp;
-  if (find_absent(thread) == nullptr) {
+  waiting[thread.warp] |= 1u << thread.lane;
+  if ((mask & ~waiting[thread.warp]) == 0 && find_absent(thread) == nullptr) {
     if (orders_memory) {
       join_clocks(warp_of(thread), mask);
     }
@@ -207,6 +211,7 @@ void release_block() {
 void prepare_threads() {
   const dim3 size = block.launch.block;
   done = in_block = 0;
+  std::fill(std::begin(waiting), std::end(waiting), 0);
   ready.clear();
   next_ready.clear();
   for (unsigned number = 0; number < block.threads; ++number) {
