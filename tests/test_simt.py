@@ -49,6 +49,7 @@ FAULTS = {
     "shuffle_without_oneself": "T(16): __shfl_sync: the mask leaves out the calling lane (LINE)",
     "shuffle_beyond_the_block": "T(32): __shfl_sync: the mask names lanes beyond the end of the block (LINE)",
     "shuffle_in_threes": "T(0): __shfl_down_sync: the width must be a power of two, at most 32 (LINE)",
+    "wait_in_a_loop": "T(0): waits for something that no other thread can do meanwhile, at LINE",
     "trap": "T(7): __trap: called (LINE)",
     "read_past_the_end": "T(63): reads 4 bytes at offset 256 of IN at LINE, which has 256 bytes",
     "read_before_the_start": "T(0): reads 4 bytes at offset -4 of IN at LINE, which has 256 bytes",

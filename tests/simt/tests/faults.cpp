@@ -167,6 +167,20 @@ __global__ void shuffle_in_threes(const float* in, float* out) {
   out[threadIdx.x] = __shfl_down_sync(full, in[threadIdx.x], 1, 3);
 }
 
+__global__ void wait_in_a_loop(const float* in, float* out) {
+  __shared__ unsigned ready;
+  if (threadIdx.x == 0) {
+    ready = 0;
+  }
+  __syncthreads();
+  if (threadIdx.x == 63) {
+    atomicExch(&ready, 1u);
+  }
+  while (atomicAdd(&ready, 0u) == 0) {
+  }
+  out[threadIdx.x] = in[threadIdx.x];
+}
+
 __global__ void trap(const float* in, float* out) {
   out[threadIdx.x] = in[threadIdx.x];
   if (threadIdx.x == 7) {
@@ -299,6 +313,7 @@ const std::vector<simt::Case> cases = {
     {"shuffle_without_oneself", [] { run(shuffle_without_oneself, 1, 32); }},
     {"shuffle_beyond_the_block", [] { run(shuffle_beyond_the_block, 1, 48); }},
     {"shuffle_in_threes", [] { run(shuffle_in_threes, 1, 32); }},
+    {"wait_in_a_loop", [] { run(wait_in_a_loop); }},
     {"trap", [] { run(trap); }},
     {"read_past_the_end", [] { run(read_past_the_end); }},
     {"read_before_the_start", [] { run(read_before_the_start); }},
