@@ -20,10 +20,10 @@ namespace torch_sparse_ops {
 
 constexpr int kThreads = 512;  // of a block
 constexpr int kWarps = kThreads / 32;
+constexpr int kBlocks = 2;     // that the registers of a multiprocessor allow for
 constexpr int kSlots = 32;     // connections of one output in a step
 constexpr int kRows = 64;      // outputs of a chunk, at most
 constexpr int kQuad = 4;       // connections that a thread brings in a step
-constexpr int kWarpRows = kRows / kWarps;  // outputs of a warp
 constexpr unsigned kAllLanes = 0xffffffff;
 
 static_assert(kRows * kSlots == kThreads * kQuad, "each thread brings one quad a step");
@@ -72,9 +72,11 @@ __device__ inline void store(Element* target, const Vector<Element, count>& vect
 struct Cut {
   int64_t batch;
   int64_t tiles;   // of the batch, each of the kernel's width
-  int64_t rows;    // outputs of a chunk, a power of two
+  int shift;       // log2 of the outputs of a chunk
   int64_t chunks;  // of outputs
   int64_t steps;   // of an output, at least one
+
+  __host__ __device__ int rows() const { return 1 << shift; }
 };
 
 // Where a block is in its walk over its connections.
@@ -92,13 +94,15 @@ struct Span {
   int64_t first;
   int begin;
   int end;
+
+  __device__ bool holds(int slot) const { return begin <= slot && slot < end; }
 };
 
 __device__ inline int clamp_slot(int64_t slot) { return static_cast<int>(slot < 0 ? 0 : slot > kSlots ? kSlots : slot); }
 
 __device__ inline Span find_span(const Layer& layer, const Cut& cut, const Place& place, int row) {
-  const int64_t output = place.chunk * cut.rows + row;
-  if (row >= cut.rows || output >= layer.out_features) {
+  const int64_t output = (place.chunk << cut.shift) + row;
+  if (row >= cut.rows() || output >= layer.out_features) {
     return {0, 0, 0};
   }
   const int64_t begin = output * layer.fan_in;
@@ -141,8 +145,7 @@ template <typename Value>
 struct Quad {
   uint64_t words[kQuad];  // locations; two-byte ones lie together in the first
   Value weights[kQuad];
-  Value bias;  // of the output that the thread's number counts, in the first step
-  int begin;   // the slots of the quad that belong to the output
+  int begin;  // the slots of the quad that belong to the output
   int end;
 
   // The width of locations is a number, not a type: the branch is taken once for four connections, far from the inner
@@ -163,6 +166,7 @@ struct Quad {
     } else if (layer.aligned && begin <= 0 && end >= kQuad) {
       words[0] = *reinterpret_cast<const uint64_t*>(static_cast<const uint16_t*>(layer.locations) + first);
     } else {
+#pragma unroll 1
       for (int j = begin < 0 ? 0 : begin; j < (end < kQuad ? end : kQuad); ++j) {
         words[0] |= static_cast<uint64_t>(static_cast<const uint16_t*>(layer.locations)[first + j]) << (16 * j);
       }
@@ -171,12 +175,14 @@ struct Quad {
 
   __device__ Vector<uint32_t, kQuad> check_locations(const Layer& layer) const {
     Vector<uint32_t, kQuad> checked;
+    bool valid = true;
     for (int j = 0; j < kQuad; ++j) {
       const uint64_t location = layer.location_bytes == 2 ? words[0] >> (16 * j) & 0xffff : words[j];
-      if (begin <= j && j < end && location >= layer.limit) {
-        refuse_location();
-      }
+      valid = valid && (location < layer.limit || j < begin || j >= end);
       checked.at[j] = static_cast<uint32_t>(location);
+    }
+    if (!valid) {
+      refuse_location();
     }
     return checked;
   }
@@ -187,13 +193,6 @@ struct Quad {
       narrow(Sum<Value>(0), weights[j]);
     }
     load_quad(static_cast<const Value*>(layer.weights) + first, begin, end, layer.aligned, weights);
-  }
-
-  __device__ void fetch_bias(const Layer& layer, const Cut& cut, const Place& place, const Value* source) {
-    const int64_t output = place.chunk * cut.rows + threadIdx.x;
-    if (place.step == 0 && source != nullptr && threadIdx.x < cut.rows && output < layer.out_features) {
-      bias = source[output];
-    }
   }
 
  private:
@@ -207,7 +206,27 @@ struct Quad {
   }
 };
 
-// ---------------------------------------------------------------- sums over lanes
+// What is added to the output of a chunk that the thread's number counts; the first step begins with it.
+template <typename Value>
+__device__ inline Sum<Value> fetch_bias(const Layer& layer, const Cut& cut, const Place& place, const Value* bias) {
+  const int64_t output = (place.chunk << cut.shift) + threadIdx.x;
+  const bool wanted = bias != nullptr && place.step == 0 && threadIdx.x < cut.rows() && output < layer.out_features;
+  return wanted ? widen(bias[output]) : 0;
+}
+
+// ---------------------------------------------------------------- slots and lanes
+
+// Neighbouring slots that a lane reads together, where 32 / lanes lanes with the same batch entries share all slots.
+template <int lanes>
+constexpr int kRun = lanes < kQuad ? lanes : kQuad;
+
+// The i-th of the `lanes` slots that fall to a lane.
+template <int lanes>
+__device__ inline int find_slot(int i) {
+  constexpr int run = kRun<lanes>;
+  return (i / run * (32 / lanes) + threadIdx.x % 32 / lanes) * run + i % run;
+}
+
 
 // Adds what lanes `first`, 2 * first, ... apart hold: every lane gets the sum.
 template <int first, typename Number>
@@ -218,22 +237,24 @@ __device__ inline Number add_lanes(Number sum) {
   return sum;
 }
 
-// Adds sums[i] over `lanes` neighbouring lanes; lane i of them gets sum i. One exchange for each sum, not one for each sum
-// and each halving: every exchange serves two sums.
+// Adds sums[i] over `lanes` neighbouring lanes; lane i of them gets sum i. Every exchange serves two sums, so there is one
+// for each sum rather than one for each sum and each halving.
 template <int lanes, typename Number>
 __device__ inline Number add_transposed(Number (&sums)[lanes]) {
-  const int lane = threadIdx.x % lanes;
-#pragma unroll
-  for (int half = lanes / 2; half > 0; half /= 2) {
-    const bool upper = lane & half;
+  if constexpr (lanes == 1) {
+    return sums[0];
+  } else {
+    constexpr int half = lanes / 2;
+    const bool upper = threadIdx.x & half;
+    Number halves[half];
 #pragma unroll
     for (int i = 0; i < half; ++i) {
       const Number given = upper ? sums[i] : sums[i + half];
       const Number kept = upper ? sums[i + half] : sums[i];
-      sums[i] = kept + __shfl_xor_sync(kAllLanes, given, half);
+      halves[i] = kept + __shfl_xor_sync(kAllLanes, given, half);
     }
+    return add_transposed<half>(halves);
   }
-  return sums[0];
 }
 
 // Brings a tile of features into shared memory.
@@ -241,10 +262,12 @@ template <typename Value>
 __device__ inline void copy_tile(const Value* source, int64_t elements, Value* target) {
   constexpr int count = 16 / sizeof(Value);
   if (reinterpret_cast<uintptr_t>(source) % 16 == 0 && elements % count == 0) {
+#pragma unroll 4
     for (int64_t i = threadIdx.x; i < elements / count; i += kThreads) {
       store<count>(target + i * count, load<count>(source + i * count));
     }
   } else {
+#pragma unroll 1
     for (int64_t i = threadIdx.x; i < elements; i += kThreads) {
       target[i] = source[i];
     }
