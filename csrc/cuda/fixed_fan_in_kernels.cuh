@@ -145,8 +145,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) compute_forward(
   Place place{-1, 0}, next{blockIdx.x / tiles, 0};
   Quad<Value> quad;
   while (true) {
-    quad.fetch_locations(layer, cut, next);
-    quad.fetch_weights(layer, cut, next);
+    quad.find(layer, cut, next);
+    quad.fetch_locations(layer);
+    quad.fetch_weights(layer);
     const Sum<Value> next_bias = fetch_bias(layer, cut, next, bias);
     if (place.chunk >= 0) {
       work_off_step<lanes, values>(layer, cut, place, features, memory);
@@ -247,7 +248,7 @@ constexpr int kGradWeightsBlocks = lanes >= 16 ? 1 : 2;
 template <typename Value, int lanes, int values, bool staged>
 __global__ void __launch_bounds__(kThreads, kGradWeightsBlocks<lanes>) compute_grad_weights(
     Layer layer, Cut cut, const Value* __restrict__ packed, WeightGradients<Value> gradients) {
-  __shared__ alignas(16) uint32_t locations[kRows][kSlots];
+  __shared__ __align__(16) uint32_t locations[kRows][kSlots];
   Quad<Value> quad;
   for (int64_t tile = 0; tile < cut.tiles; ++tile) {
     const Value* features = packed + tile * layer.in_features * lanes * values;
@@ -257,7 +258,8 @@ __global__ void __launch_bounds__(kThreads, kGradWeightsBlocks<lanes>) compute_g
     }
     Place place{-1, 0}, next{blockIdx.x, 0};
     while (true) {
-      quad.fetch_locations(layer, cut, next);
+      quad.find(layer, cut, next);
+      quad.fetch_locations(layer);
       if (place.chunk >= 0) {
         work_off_gradients<lanes, values>(layer, cut, place, tile, features, locations, gradients);
         __syncthreads();

@@ -4,7 +4,8 @@
 // Connections pass through registers: those of the next step are read from memory while the present ones are worked on.
 //
 // Rows of fan_in connections need not begin where four of them can be read at once. So the slots of a step are laid out
-// from the multiple of four at or before the row's beginning, and each row knows which of its slots are its own (a Span).
+// from the multiple of four, or of eight, at or before the row's beginning, and each row knows which of its slots are its
+// own (a Span).
 
 #pragma once
 
@@ -57,14 +58,28 @@ struct alignas(sizeof(Element) * count < 16 ? sizeof(Element) * count : 16) Vect
   Element at[count];
 };
 
+// How many of `count` elements one instruction moves.
+template <typename Element, int count>
+constexpr int kPiece = sizeof(Element) * count <= 16 ? count : 16 / static_cast<int>(sizeof(Element));
+
 template <int count, typename Element>
 __device__ inline Vector<Element, count> load(const Element* source) {
-  return *reinterpret_cast<const Vector<Element, count>*>(source);
+  constexpr int piece = kPiece<Element, count>;
+  Vector<Element, count> vector;
+#pragma unroll
+  for (int i = 0; i < count; i += piece) {
+    *reinterpret_cast<Vector<Element, piece>*>(vector.at + i) = *reinterpret_cast<const Vector<Element, piece>*>(source + i);
+  }
+  return vector;
 }
 
 template <int count, typename Element>
 __device__ inline void store(Element* target, const Vector<Element, count>& vector) {
-  *reinterpret_cast<Vector<Element, count>*>(target) = vector;
+  constexpr int piece = kPiece<Element, count>;
+#pragma unroll
+  for (int i = 0; i < count; i += piece) {
+    *reinterpret_cast<Vector<Element, piece>*>(target + i) = *reinterpret_cast<const Vector<Element, piece>*>(vector.at + i);
+  }
 }
 
 // ---------------------------------------------------------------- the cut of the work
@@ -73,6 +88,7 @@ struct Cut {
   int64_t batch;
   int64_t tiles;   // of the batch, each of the kernel's width
   int shift;       // log2 of the outputs of a chunk
+  int align;       // multiples of so many connections at which the steps of an output may begin
   int64_t chunks;  // of outputs
   int64_t steps;   // of an output, at least one
 
@@ -106,7 +122,7 @@ __device__ inline Span find_span(const Layer& layer, const Cut& cut, const Place
     return {0, 0, 0};
   }
   const int64_t begin = output * layer.fan_in;
-  const int64_t first = begin / kQuad * kQuad + place.step * kSlots;
+  const int64_t first = (begin & -static_cast<int64_t>(cut.align)) + place.step * kSlots;
   return {first, clamp_slot(begin - first), clamp_slot(begin + layer.fan_in - first)};
 }
 
@@ -123,55 +139,50 @@ __device__ inline void refuse_location() {
 #endif
 }
 
-template <typename Element>
-__device__ inline void load_quad(const Element* source, int begin, int end, bool aligned, Element (&quad)[kQuad]) {
-  if (aligned && begin <= 0 && end >= kQuad) {
-    const Vector<Element, kQuad> vector = load<kQuad>(source);
-    for (int j = 0; j < kQuad; ++j) {
-      quad[j] = vector.at[j];
-    }
-  } else {
-    for (int j = 0; j < kQuad; ++j) {
-      if (begin <= j && j < end) {
-        quad[j] = source[j];
-      }
-    }
-  }
-}
-
-// The slots of a step that a thread brings: a quad of one row. Slots outside the row's span are zero. fetch_... read them
-// from memory without looking at them, so that nothing waits for them before they are needed.
+// The slots of a step that a thread brings: a quad of one row. Slots outside the row's span hold anything: they are
+// neighbours that were read along, so that one instruction serves. fetch_... read from memory without looking at what they
+// read, so that nothing waits for it before it is needed.
 template <typename Value>
 struct Quad {
   uint64_t words[kQuad];  // locations; two-byte ones lie together in the first
   Value weights[kQuad];
-  int begin;  // the slots of the quad that belong to the output
+  int64_t first;  // connection of the quad's first slot
+  int begin;      // the slots of the quad that belong to the output
   int end;
+  bool whole;     // whether the quad can be read at once
+
+  __device__ void find(const Layer& layer, const Cut& cut, const Place& place) {
+    const int slot = threadIdx.x * kQuad % kSlots;
+    const Span span = find_span(layer, cut, place, threadIdx.x * kQuad / kSlots);
+    first = span.first + slot;
+    begin = span.begin - slot < 0 ? 0 : span.begin - slot;
+    end = span.end - slot > kQuad ? kQuad : span.end - slot;
+    whole = layer.aligned && begin < end && first + kQuad <= layer.out_features * layer.fan_in;
+  }
 
   // The width of locations is a number, not a type: the branch is taken once for four connections, far from the inner
   // loops, and saves two thirds of the kernels.
-  __device__ void fetch_locations(const Layer& layer, const Cut& cut, const Place& place) {
-    const int64_t first = find(layer, cut, place);
-    for (int j = 0; j < kQuad; ++j) {
-      words[j] = 0;
-    }
+  __device__ void fetch_locations(const Layer& layer) {
     if (layer.location_bytes == 4) {
-      uint32_t halves[kQuad] = {};
-      load_quad(static_cast<const uint32_t*>(layer.locations) + first, begin, end, layer.aligned, halves);
+      uint32_t halves[kQuad];
+      fetch(layer.locations, halves);
       for (int j = 0; j < kQuad; ++j) {
         words[j] = halves[j];
       }
     } else if (layer.location_bytes == 8) {
-      load_quad(static_cast<const uint64_t*>(layer.locations) + first, begin, end, layer.aligned, words);
-    } else if (layer.aligned && begin <= 0 && end >= kQuad) {
+      fetch(layer.locations, words);
+    } else if (whole) {
       words[0] = *reinterpret_cast<const uint64_t*>(static_cast<const uint16_t*>(layer.locations) + first);
     } else {
+      words[0] = 0;
 #pragma unroll 1
-      for (int j = begin < 0 ? 0 : begin; j < (end < kQuad ? end : kQuad); ++j) {
+      for (int j = begin; j < end; ++j) {
         words[0] |= static_cast<uint64_t>(static_cast<const uint16_t*>(layer.locations)[first + j]) << (16 * j);
       }
     }
   }
+
+  __device__ void fetch_weights(const Layer& layer) { fetch(layer.weights, weights); }
 
   __device__ Vector<uint32_t, kQuad> check_locations(const Layer& layer) const {
     Vector<uint32_t, kQuad> checked;
@@ -187,22 +198,25 @@ struct Quad {
     return checked;
   }
 
-  __device__ void fetch_weights(const Layer& layer, const Cut& cut, const Place& place) {
-    const int64_t first = find(layer, cut, place);
-    for (int j = 0; j < kQuad; ++j) {
-      narrow(Sum<Value>(0), weights[j]);
-    }
-    load_quad(static_cast<const Value*>(layer.weights) + first, begin, end, layer.aligned, weights);
-  }
-
  private:
-  // Returns the connection of the quad's first slot.
-  __device__ int64_t find(const Layer& layer, const Cut& cut, const Place& place) {
-    const int slot = threadIdx.x * kQuad % kSlots;
-    const Span span = find_span(layer, cut, place, threadIdx.x * kQuad / kSlots);
-    begin = span.begin - slot;
-    end = span.end - slot;
-    return span.first + slot;
+  template <typename Element>
+  __device__ void fetch(const void* array, Element (&quad)[kQuad]) const {
+    const Element* source = static_cast<const Element*>(array) + first;
+    if (whole) {
+      const Vector<Element, kQuad> vector = load<kQuad>(source);
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) {
+        quad[j] = vector.at[j];
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) {
+        quad[j] = Element();
+        if (begin <= j && j < end) {
+          quad[j] = source[j];
+        }
+      }
+    }
   }
 };
 
@@ -210,7 +224,7 @@ struct Quad {
 template <typename Value>
 __device__ inline Sum<Value> fetch_bias(const Layer& layer, const Cut& cut, const Place& place, const Value* bias) {
   const int64_t output = (place.chunk << cut.shift) + threadIdx.x;
-  const bool wanted = bias != nullptr && place.step == 0 && threadIdx.x < cut.rows() && output < layer.out_features;
+  const bool wanted = bias != nullptr && place.step == 0 && static_cast<int>(threadIdx.x) < cut.rows() && output < layer.out_features;
   return wanted ? widen(bias[output]) : 0;
 }
 

@@ -5,6 +5,7 @@
 #include "fixed_fan_in_kernels.cuh"
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 namespace torch_sparse_ops {
@@ -82,9 +83,15 @@ inline int64_t count_resident(const Device& device, int64_t threads, int64_t sha
   return device.processors * std::max<int64_t>(1, of_one);
 }
 
+// Steps of an output whose row may begin anywhere between two multiples of `align`.
+inline int64_t count_steps(const Layer& layer, int64_t align) {
+  const int64_t before = align - std::gcd(layer.fan_in, align);
+  return std::max<int64_t>(1, divide_up(layer.fan_in + before, kSlots));
+}
+
 template <typename Value>
 Plan make_plan(const Device& device, const Layer& layer, int64_t batch, Pass pass, const Width& width, bool staged) {
-  Plan plan{width, {batch, divide_up(batch, width.count()), kRowsShift, 0, 0}, staged, 0, 0, 0};
+  Plan plan{width, {batch, divide_up(batch, width.count()), kRowsShift, kQuad, 0, 0}, staged, 0, 0, 0};
   Cut& cut = plan.cut;
   // Backward keeps a chunk through all tiles: its sums over the batch have one owner.
   const int64_t tiles_at_once = pass == Pass::forward ? cut.tiles : 1;
@@ -92,8 +99,10 @@ Plan make_plan(const Device& device, const Layer& layer, int64_t batch, Pass pas
     cut.shift = kFewRowsShift;  // few outputs are cut finer, lest most multiprocessors have none
   }
   cut.chunks = divide_up(layer.out_features, cut.rows());
-  const int64_t begins = layer.fan_in % kQuad == 0 ? 0 : kQuad - 1;  // slots before a row's first, at most
-  cut.steps = std::max<int64_t>(1, divide_up(layer.fan_in + begins, kSlots));
+  cut.steps = count_steps(layer, kQuad);
+  if (count_steps(layer, 2 * kQuad) == cut.steps) {
+    cut.align = 2 * kQuad;  // whole sectors of memory
+  }
   plan.tile_bytes = layer.in_features * width.count() * static_cast<int64_t>(sizeof(Value));
   const int64_t own_bytes = count_own_bytes<Value>(pass, width);
   const int64_t staged_bytes = staged ? plan.tile_bytes : 0;
