@@ -49,7 +49,9 @@ def wants_atomics() -> bool:
     """
     value = os.environ.get(ATOMICS, "0")
     if value not in ("0", "1"):
-        raise RuntimeError(f"{ATOMICS}: received {value}, accepted is 0 (ordered sums, as unset) or 1 (atomic sums)")
+        raise RuntimeError(
+            f"{ATOMICS}: received {value}, accepted is 0 (ordered sums, as unset) or 1 (atomic sums)"
+        )
     return value == "1" and not torch.are_deterministic_algorithms_enabled()
 
 
@@ -63,14 +65,16 @@ def transpose(locations: Tensor, in_features: int) -> tuple[Tensor, Tensor]:
         in_features: the inputs that are counted.
 
     Returns:
-        ``offsets [in_features + 1]``, int64, and ``order [out_features * fan_in]``, int32 or, where they are too many,
-        int64: connections ``order[offsets[i]:offsets[i + 1]]`` read input ``i``, counted row by row.
+        ``offsets [in_features + 1]``, int64, and ``order [out_features * fan_in]``, int32 or, where they are too
+        many, int64: connections ``order[offsets[i]:offsets[i + 1]]`` read input ``i``, counted row by row.
     """
-    dtype = torch.int32 if in_features <= INT32_MAX - 1 else torch.int64
+    fits = in_features < INT32_MAX and locations.dtype != torch.int64  # which may hold anything
+    dtype = torch.int32 if fits else torch.int64
     inputs, order = locations.flatten().to(dtype).sort(stable=True)
     if inputs.numel() > 0 and os.environ.get(CHECK, "1") != "0":
         valid = (inputs[0] >= 0) & (inputs[-1] < in_features)
-        torch._assert_async(valid, f"ffi_backward: locations: accepted is 0 to {in_features - 1} (in_features - 1)")
+        accepted = f"accepted is 0 to {in_features - 1} (in_features - 1)"
+        torch._assert_async(valid, f"ffi_backward: locations: {accepted}")
     bounds = torch.arange(in_features + 1, dtype=dtype, device=locations.device)
     offsets = torch.searchsorted(inputs, bounds)
     return offsets, order.to(torch.int32) if order.numel() <= INT32_MAX else order
@@ -103,7 +107,10 @@ def _keep(key: _Key, kept: _Kept) -> None:
 
 
 def ffi_transpose(locations: Tensor, in_features: int) -> tuple[Tensor, Tensor]:
-    """Return :func:`transpose` of locations, kept if they have not changed; two empty tensors ask for atomic sums."""
+    """Return :func:`transpose` of locations, kept from an earlier call if they have not changed since.
+
+    Two empty tensors ask for atomic sums.
+    """
     if wants_atomics():
         nothing = torch.empty(0, dtype=torch.int64, device=locations.device)
         return nothing, nothing
