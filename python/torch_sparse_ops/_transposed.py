@@ -5,6 +5,7 @@ change. A change that torch does not see, such as one through ``.data``, is not 
 """
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -65,8 +66,8 @@ def transpose(locations: Tensor, in_features: int) -> tuple[Tensor, Tensor]:
         in_features: the inputs that are counted.
 
     Returns:
-        ``offsets [in_features + 1]``, int64, and ``order [out_features * fan_in]``, int32 or, where they are too
-        many, int64: connections ``order[offsets[i]:offsets[i + 1]]`` read input ``i``, counted row by row.
+        ``offsets [in_features + 1]``, int64, and ``order [out_features * fan_in]``, int32 or, for too many of
+        them, int64: connections ``order[offsets[i]:offsets[i + 1]]`` read input ``i``, counted row by row.
     """
     fits = in_features < INT32_MAX and locations.dtype != torch.int64  # which may hold anything
     dtype = torch.int32 if fits else torch.int64
@@ -100,6 +101,23 @@ def _use(kept: _Kept, stream: torch.cuda.Stream | None) -> tuple[Tensor, Tensor]
     return kept.offsets, kept.order
 
 
+def _transpose_apart(locations: Tensor, in_features: int, stream: torch.cuda.Stream) -> _Kept:
+    """Transpose in a thread of its own, on the same stream.
+
+    Before torch.compile captures a graph, the calling thread's memory comes from the pool of that graph, which
+    takes it back.
+    """
+
+    def make() -> _Kept:
+        with torch.cuda.stream(stream):
+            return _Kept(
+                locations._version, *transpose(locations, in_features), stream, stream.record_event()
+            )
+
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(make).result()
+
+
 def _keep(key: _Key, kept: _Kept) -> None:
     for other in [other for other in _kept if other.storage.expired()]:
         del _kept[other]
@@ -121,11 +139,14 @@ def ffi_transpose(locations: Tensor, in_features: int) -> tuple[Tensor, Tensor]:
     kept = _kept.get(key)
     if kept is not None and kept.version == locations._version:
         return _use(kept, stream)
-    offsets, order = transpose(locations, in_features)
-    if stream is None or not torch.cuda.is_current_stream_capturing():  # memory of a graph is the graph's
-        made = stream.record_event() if stream is not None else None
-        _keep(key, _Kept(locations._version, offsets, order, stream, made))
-    return offsets, order
+    if stream is None:
+        kept = _Kept(locations._version, *transpose(locations, in_features), None, None)
+    elif torch.cuda.is_current_stream_capturing():  # memory of a graph is the graph's
+        return transpose(locations, in_features)
+    else:
+        kept = _transpose_apart(locations, in_features, stream)
+    _keep(key, kept)
+    return kept.offsets, kept.order
 
 
 def register() -> None:
