@@ -104,8 +104,8 @@ def _use(kept: _Kept, stream: torch.cuda.Stream | None) -> tuple[Tensor, Tensor]
 def _transpose_apart(locations: Tensor, in_features: int, stream: torch.cuda.Stream) -> _Kept:
     """Transpose in a thread of its own, on the same stream.
 
-    Before torch.compile captures a graph, the calling thread's memory comes from the pool of that graph, which
-    takes it back.
+    Before torch.compile captures a graph, memory of the calling thread comes from the pool of that graph, and
+    goes back to it.
     """
 
     def make() -> _Kept:
