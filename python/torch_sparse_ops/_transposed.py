@@ -1,7 +1,7 @@
 """The connections of each input: what the gradient of the features is summed over on CUDA, in a fixed order.
 
-They are made once for each tensor of locations and kept for as long as its memory lives and its version does not
-change. A change that torch does not see, such as one through ``.data``, is not seen here either.
+They are made once for each tensor of locations and kept for as long as its memory lives and its version stays.
+A change that torch does not see, such as one through ``.data``, is not seen here either.
 """
 
 import os
