@@ -2,8 +2,8 @@
 
     python report_resources.py nvcc -Xptxas=-v ...
 
-Entries read registers, bytes of shared memory that the kernel itself declares, and bytes spilled, if any. CMake
-puts this before the compiler (CUDA_COMPILER_LAUNCHER), so that the table stands in the log of every build.
+Entries read registers, bytes of shared memory that the kernel itself declares, and bytes spilled, if any.
+CMake puts this before the compiler (CUDA_COMPILER_LAUNCHER), so that the table stands in the log of every build.
 """
 
 import re
@@ -90,7 +90,11 @@ def main() -> int:
     """Run the compiler; pass on its status and all that is no report."""
     done = subprocess.run(sys.argv[1:], stdout=sys.stdout, stderr=subprocess.PIPE, text=True, check=False)
     lines = done.stderr.splitlines()
-    print("\n".join(line for line in lines if not CHATTER.match(line)), end="\n" if lines else "", file=sys.stderr)
+    print(
+        "\n".join(line for line in lines if not CHATTER.match(line)),
+        end="\n" if lines else "",
+        file=sys.stderr,
+    )
     if usages := list(read_usage(lines)):
         print(format_table(usages))
     return done.returncode

@@ -1,6 +1,6 @@
 """The connections of each input: what the gradient of the features is summed over on CUDA, in a fixed order.
 
-They are made once for each tensor of locations and kept for as long as its memory lives and its version stays.
+They are made once for each tensor of locations and kept while its memory lives and its version stays.
 A change that torch does not see, such as one through ``.data``, is not seen here either.
 """
 
