@@ -17,7 +17,7 @@ set(CMAKE_CUDA_EXTENSIONS OFF)
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-set(report_resources "${CMAKE_CURRENT_LIST_DIR}/report_resources.py")
+set(launcher "${Python_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/report_resources.py" ${CMAKE_CUDA_COMPILER_LAUNCHER})
 set(value_float32 float)
 set(value_float64 double)
 set(value_float16 __half)
@@ -57,7 +57,7 @@ function(add_cuda_library target)
     list(JOIN common_options "$<COMMA>" host_options)
     target_compile_options(${kernels} PRIVATE "-Xcompiler=-Wall,-Wextra,${host_options}" -Xptxas=-v --compress-mode=size)
     set_target_properties(${kernels} PROPERTIES
-      CUDA_COMPILER_LAUNCHER "${Python_EXECUTABLE};${report_resources};${CMAKE_CUDA_COMPILER_LAUNCHER}"
+      CUDA_COMPILER_LAUNCHER "${launcher}"
       CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(${target} PRIVATE ${kernels})
   endforeach()

@@ -3,7 +3,7 @@
     python report_resources.py nvcc -Xptxas=-v ...
 
 Entries read registers, bytes of shared memory that the kernel itself declares, and bytes spilled, if any.
-CMake puts this before the compiler (CUDA_COMPILER_LAUNCHER), so that the table stands in the log of every build.
+CMake puts this before the compiler (CUDA_COMPILER_LAUNCHER), so that every build has the table in its log.
 """
 
 import re
