@@ -71,7 +71,8 @@ class Clock:
         function()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / 1e3
+        milliseconds: float = start.elapsed_time(end)
+        return milliseconds / 1e3
 
     def measure(self, function: Callable[[], Any]) -> float:
         """Return the median of several calls."""

@@ -3,6 +3,12 @@
 # nvcc is CMAKE_CUDA_COMPILER or CUDACXX or on PATH. The CUDA runtime is linked dynamically, so that the process has one, and
 # comes from where CMake finds the toolkit's libraries: in a conda build the host prefix, and nowhere else.
 
+cmake_path(REPLACE_FILENAME torch_library libtorch_cuda.so OUTPUT_VARIABLE torch_cuda_library)
+if(NOT EXISTS "${torch_cuda_library}")
+  torch_refuse("TORCH_SPARSE_OPS_CUDA=ON needs a torch with CUDA, but ${torch_cuda_library} does not exist. "
+    "Install a CUDA build of torch, or leave the CUDA library out with -DTORCH_SPARSE_OPS_CUDA=OFF.")
+endif()
+
 # Machine code for these, PTX for what comes after the newest. Stated before the language is enabled: otherwise CUDAARCHS,
 # which conda's nvcc sets, would decide.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
@@ -23,23 +29,18 @@ set(value_float64 double)
 set(value_float16 __half)
 set(value_bfloat16 __nv_bfloat16)
 
-function(check_cuda)
-  cmake_path(GET torch_library PARENT_PATH directory)
-  if(NOT EXISTS "${directory}/libtorch_cuda.so")
-    torch_refuse("TORCH_SPARSE_OPS_CUDA=ON needs a torch with CUDA, but ${directory} has no libtorch_cuda.so. "
-      "Install a CUDA build of torch, or leave the CUDA library out with -DTORCH_SPARSE_OPS_CUDA=OFF.")
-  endif()
-  set(torch_cuda_library "${directory}/libtorch_cuda.so" PARENT_SCOPE)
-  check_host_prefix("${CUDA_CUDART}" "the CUDA runtime" "Is cuda-cudart-dev among the host requirements?")
-  check_host_prefix("${directory}/libtorch_cuda.so" "torch" "Is pytorch among the host requirements?")
+# In a conda build nvcc comes from the build prefix, what is linked from the host prefix.
+function(check_cuda_prefixes)
   if("$ENV{CONDA_BUILD}" STREQUAL "1")
-    check_prefix("${CMAKE_CUDA_COMPILER}" "$ENV{BUILD_PREFIX}" "BUILD_PREFIX" "nvcc"
+    check_prefix("${CMAKE_CUDA_COMPILER}" "$ENV{BUILD_PREFIX}" BUILD_PREFIX nvcc
       "Is compiler(\"cuda\") among the build requirements?")
   endif()
+  check_host_prefix("${CUDA_CUDART}" "the CUDA runtime" "Is cuda-cudart-dev among the host requirements?")
+  check_host_prefix("${torch_cuda_library}" torch "Is pytorch among the host requirements?")
 endfunction()
 
 function(add_cuda_library target)
-  check_cuda()
+  check_cuda_prefixes()
   list(JOIN CMAKE_CUDA_ARCHITECTURES "," architectures)
   foreach(row IN ITEMS
       "nvcc         ${CMAKE_CUDA_COMPILER} (${CMAKE_CUDA_COMPILER_VERSION})"

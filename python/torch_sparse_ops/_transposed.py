@@ -84,7 +84,7 @@ def transpose(locations: Tensor, in_features: int) -> tuple[Tensor, Tensor]:
 def _make_key(locations: Tensor, in_features: int) -> _Key:
     storage = StorageWeakRef(locations.untyped_storage())
     return _Key(
-        storage, locations.storage_offset(), locations.shape, locations.stride(), locations.dtype, in_features
+        storage, int(locations.storage_offset()), locations.shape, locations.stride(), locations.dtype, in_features
     )
 
 
