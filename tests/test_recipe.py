@@ -264,8 +264,10 @@ def test_the_variant_table_has_no_selector(variant_file: Path) -> None:
 def test_the_rows_are_zipped(variant_file: Path) -> None:
     table = yaml.safe_load(variant_file.read_text())
     assert table["zip_keys"] == [
-        ["cuda_compiler_version", "c_compiler_version", "cxx_compiler_version", "c_stdlib_version"],
-        ["pytorch", "libtorch"],
+        [
+            *("cuda_compiler_version", "c_compiler_version", "cxx_compiler_version", "c_stdlib_version"),
+            *("pytorch", "libtorch"),
+        ],
     ]
     for keys in table["zip_keys"]:
         assert len({len(table[key]) for key in keys}) == 1, f"{keys} differ in length"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections import Counter
 from importlib.resources import files
 
 import pytest
@@ -13,8 +14,8 @@ from extforge.channel.assembled import AssembledRow, plan_assembled
 from extforge.channel.catalogue import Row
 
 EVERY_ROW: tuple[Row | AssembledRow, ...] = (*catalogue_cuda.ROWS, *catalogue_cuda.ASSEMBLED)
-NAMES = {row.name for row in EVERY_ROW} | {"cuda-driver-dev_linux-64", "sysroot_linux-64"}
-NAMES |= {row.name for row in compilers.ROWS}
+NAMES = {row.name for row in (*EVERY_ROW, *catalogue.ROWS, *compilers.ROWS)}
+NAMES |= {"cuda-driver-dev_linux-64", "sysroot_linux-64", "libgcc", "libstdcxx", "__cuda"}
 
 USER = {"PATH": "/usr/bin:/bin", "CXX": "my-c++", "CONDA_PREFIX": "/opt/env"}
 BUILD = USER | {
@@ -24,6 +25,7 @@ BUILD = USER | {
     "BUILD_PREFIX": "/b",
     "HOST": "triplet",
 }
+TORCH_ARCHITECTURES = "7.5;8.0;8.6;9.0;10.0;12.0"
 ARCHITECTURES = "75-real;80-real;86-real;89-real;90a-real;100f-real;103f-real;120a-real;121f-real;121-virtual"
 
 
@@ -38,9 +40,9 @@ def shell(*scripts: str, **environment: str) -> dict[str, str]:
     return {name: value for name, value in pairs.items() if name not in ("_", "PWD", "SHLVL")}
 
 
-def test_names_are_unique() -> None:
-    names = [row.name for row in (*EVERY_ROW, *catalogue.ROWS)]
-    assert len(names) == len(set(names))
+def test_only_torch_is_there_twice() -> None:
+    counts = Counter(row.name for row in (*EVERY_ROW, *catalogue.ROWS))
+    assert {name: count for name, count in counts.items() if count > 1} == {"libtorch": 2, "pytorch": 2}
 
 
 @pytest.mark.parametrize("row", EVERY_ROW, ids=lambda row: row.name)
@@ -116,6 +118,16 @@ def test_without_a_compiler_activation_says_what_to_install() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
     assert "install a C++ compiler (cxx-compiler)" in done.stderr
+
+
+def test_libtorch_tells_its_architectures() -> None:
+    assert shell("activate-libtorch.sh", **USER)["CF_TORCH_CUDA_ARCH_LIST"] == TORCH_ARCHITECTURES
+    assert shell("activate-libtorch.sh", "deactivate-libtorch.sh", **USER) == USER
+
+
+def test_libtorch_keeps_a_users_architectures() -> None:
+    own = USER | {"CF_TORCH_CUDA_ARCH_LIST": "9.0"}
+    assert shell("activate-libtorch.sh", "deactivate-libtorch.sh", **own) == own
 
 
 def test_zsh_reads_the_activation_as_bash_does() -> None:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from extforge.build.inputs import hash_inputs
 from extforge.build.process import build_in_process
 from extforge.build.progress import Progress
-from extforge.build.rendering import identity
+from extforge.build.rendering import identity, newest_cuda
 from extforge.channels import CACHE_VARIABLE, index_channel, rattler_cache
 from extforge.errors import BadInputError, FailedCommand
 from extforge.files import PARTIAL, hash_file, locked, write_atomically
+from extforge.virtual import solving_for_cuda
 
 if TYPE_CHECKING:
     from rattler_build import RenderedVariant
@@ -53,7 +54,7 @@ def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
     Raises :class:`FailedCommand` when a build, a test or the audit fails; the output is then as it was.
     """
     os.environ.setdefault(CACHE_VARIABLE, str(rattler_cache()))
-    with locked(options.output):
+    with locked(options.output), solving_for_cuda(newest_cuda(variants)):
         remove_leftovers(options.output)
         refuse_damaged(options.output, {identity(variant) for variant in variants})
         with staging_directory(options.output) as stage:
