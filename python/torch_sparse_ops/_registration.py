@@ -4,7 +4,7 @@ The kernels are registered by the library. Shapes are not: a shape function in C
 into numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -14,6 +14,7 @@ NAMESPACE = "torch_sparse_ops"
 OUTPUT_MASK = tuple[bool, bool, bool]
 
 _autocast = torch.library.Library(NAMESPACE, "IMPL")
+_refusals = torch.library.Library(NAMESPACE, "IMPL")
 
 
 class VmapInfo(Protocol):
@@ -226,3 +227,16 @@ def register() -> None:
     library.register_vmap(backward, _ffi_backward_vmap)
     _register_autocast("cpu", "AutocastCPU")
     _register_autocast("cuda", "AutocastCUDA")
+
+
+def refuse_cuda(reason: str) -> None:
+    """Let the operators answer tensors on a GPU with a reason, where no CUDA library is loaded."""
+
+    def make_refusal(op: str) -> Callable[..., NoReturn]:
+        def refuse(*arguments: object) -> NoReturn:
+            raise RuntimeError(f"{op}: received tensors on a CUDA device, but {reason}")
+
+        return refuse
+
+    for op in ("ffi_forward", "ffi_backward"):
+        _refusals.impl(op, make_refusal(op), "CUDA")
