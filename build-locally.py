@@ -99,7 +99,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 class Row:
-    """A row of conda_build_config.yaml: its CUDA, and its own places, so that no row undoes another's work."""
+    """A row of conda_build_config.yaml: its CUDA, and its places, so that no row undoes another's work."""
 
     def __init__(self, name: str) -> None:
         self.name, self.cuda = name, ROWS[name]
