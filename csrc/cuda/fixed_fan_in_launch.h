@@ -20,13 +20,33 @@ struct Layer {
   bool aligned;        // whether both arrays begin at a multiple of 16 bytes
 };
 
+// The transposed locations: connections (row * fan_in + column), sorted by the input that they read.
+struct Transposed {
+  const int64_t* offsets;  // [in_features + 1] into order: where the connections of each input begin
+  const void* order;       // [out_features * fan_in]
+  bool wide;               // whether order holds int64, else int32
+};
+
+// Null where a gradient is not wanted.
+struct Gradients {
+  void* features;  // [batch][in_features]
+  void* weights;   // [out_features][fan_in]
+  void* bias;      // [out_features]
+};
+
+// Each function wants the bytes of scratch that the function before it counts.
 struct FixedFanInLaunchers {
-  // Bytes that forward needs as scratch.
   int64_t (*count_forward_scratch)(const Device& device, const Layer& layer, int64_t batch);
   // features [batch][in_features] and bias [out_features], or null, to result [batch][out_features].
   void (*forward)(
       const Device& device, const Layer& layer, int64_t batch, const void* features, const void* bias, void* scratch,
       cudaStream_t stream, void* result);
+  int64_t (*count_backward_scratch)(
+      const Device& device, const Layer& layer, int64_t batch, const Gradients& gradients);
+  // grad_output [batch][out_features], features [batch][in_features]; transposed is needed for gradients.features only.
+  void (*backward)(
+      const Device& device, const Layer& layer, int64_t batch, const void* grad_output, const void* features,
+      const Transposed& transposed, void* scratch, cudaStream_t stream, const Gradients& gradients);
 };
 
 extern const FixedFanInLaunchers cuda_fixed_fan_in_float32;

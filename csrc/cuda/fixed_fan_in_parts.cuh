@@ -4,7 +4,8 @@
 // Connections pass through registers: those of the next step are read from memory while the present ones are worked on.
 //
 // Rows of fan_in connections need not begin where four of them can be read at once. So the slots of a step are laid out
-// from the multiple of four at or before the row's beginning, and each row knows which of its slots are its own (a Span).
+// from the multiple of four, or of eight, at or before the row's beginning, and each row knows which of its slots are its
+// own (a Span).
 
 #pragma once
 
@@ -20,10 +21,10 @@ namespace torch_sparse_ops {
 
 constexpr int kThreads = 512;  // of a block
 constexpr int kWarps = kThreads / 32;
+constexpr int kBlocks = 2;     // that the registers of a multiprocessor allow for
 constexpr int kSlots = 32;     // connections of one output in a step
 constexpr int kRows = 64;      // outputs of a chunk, at most
 constexpr int kQuad = 4;       // connections that a thread brings in a step
-constexpr int kWarpRows = kRows / kWarps;  // outputs of a warp
 constexpr unsigned kAllLanes = 0xffffffff;
 
 static_assert(kRows * kSlots == kThreads * kQuad, "each thread brings one quad a step");
@@ -57,14 +58,28 @@ struct alignas(sizeof(Element) * count < 16 ? sizeof(Element) * count : 16) Vect
   Element at[count];
 };
 
+// How many of `count` elements one instruction moves.
+template <typename Element, int count>
+constexpr int kPiece = sizeof(Element) * count <= 16 ? count : 16 / static_cast<int>(sizeof(Element));
+
 template <int count, typename Element>
 __device__ inline Vector<Element, count> load(const Element* source) {
-  return *reinterpret_cast<const Vector<Element, count>*>(source);
+  constexpr int piece = kPiece<Element, count>;
+  Vector<Element, count> vector;
+#pragma unroll
+  for (int i = 0; i < count; i += piece) {
+    *reinterpret_cast<Vector<Element, piece>*>(vector.at + i) = *reinterpret_cast<const Vector<Element, piece>*>(source + i);
+  }
+  return vector;
 }
 
 template <int count, typename Element>
 __device__ inline void store(Element* target, const Vector<Element, count>& vector) {
-  *reinterpret_cast<Vector<Element, count>*>(target) = vector;
+  constexpr int piece = kPiece<Element, count>;
+#pragma unroll
+  for (int i = 0; i < count; i += piece) {
+    *reinterpret_cast<Vector<Element, piece>*>(target + i) = *reinterpret_cast<const Vector<Element, piece>*>(vector.at + i);
+  }
 }
 
 // ---------------------------------------------------------------- the cut of the work
@@ -72,9 +87,12 @@ __device__ inline void store(Element* target, const Vector<Element, count>& vect
 struct Cut {
   int64_t batch;
   int64_t tiles;   // of the batch, each of the kernel's width
-  int64_t rows;    // outputs of a chunk, a power of two
+  int shift;       // log2 of the outputs of a chunk
+  int align;       // multiples of so many connections at which the steps of an output may begin
   int64_t chunks;  // of outputs
   int64_t steps;   // of an output, at least one
+
+  __host__ __device__ int rows() const { return 1 << shift; }
 };
 
 // Where a block is in its walk over its connections.
@@ -92,17 +110,19 @@ struct Span {
   int64_t first;
   int begin;
   int end;
+
+  __device__ bool holds(int slot) const { return begin <= slot && slot < end; }
 };
 
 __device__ inline int clamp_slot(int64_t slot) { return static_cast<int>(slot < 0 ? 0 : slot > kSlots ? kSlots : slot); }
 
 __device__ inline Span find_span(const Layer& layer, const Cut& cut, const Place& place, int row) {
-  const int64_t output = place.chunk * cut.rows + row;
-  if (row >= cut.rows || output >= layer.out_features) {
+  const int64_t output = (place.chunk << cut.shift) + row;
+  if (row >= cut.rows() || output >= layer.out_features) {
     return {0, 0, 0};
   }
   const int64_t begin = output * layer.fan_in;
-  const int64_t first = begin / kQuad * kQuad + place.step * kSlots;
+  const int64_t first = (begin & -static_cast<int64_t>(cut.align)) + place.step * kSlots;
   return {first, clamp_slot(begin - first), clamp_slot(begin + layer.fan_in - first)};
 }
 
@@ -119,95 +139,108 @@ __device__ inline void refuse_location() {
 #endif
 }
 
-template <typename Element>
-__device__ inline void load_quad(const Element* source, int begin, int end, bool aligned, Element (&quad)[kQuad]) {
-  if (aligned && begin <= 0 && end >= kQuad) {
-    const Vector<Element, kQuad> vector = load<kQuad>(source);
-    for (int j = 0; j < kQuad; ++j) {
-      quad[j] = vector.at[j];
-    }
-  } else {
-    for (int j = 0; j < kQuad; ++j) {
-      if (begin <= j && j < end) {
-        quad[j] = source[j];
-      }
-    }
-  }
-}
-
-// The slots of a step that a thread brings: a quad of one row. Slots outside the row's span are zero. fetch_... read them
-// from memory without looking at them, so that nothing waits for them before they are needed.
+// The slots of a step that a thread brings: a quad of one row. Slots outside the row's span hold anything: they are
+// neighbours that were read along, so that one instruction serves. fetch_... read from memory without looking at what they
+// read, so that nothing waits for it before it is needed.
 template <typename Value>
 struct Quad {
   uint64_t words[kQuad];  // locations; two-byte ones lie together in the first
   Value weights[kQuad];
-  Value bias;  // of the output that the thread's number counts, in the first step
-  int begin;   // the slots of the quad that belong to the output
+  int64_t first;  // connection of the quad's first slot
+  int begin;      // the slots of the quad that belong to the output
   int end;
+  bool whole;     // whether the quad can be read at once
+
+  __device__ void find(const Layer& layer, const Cut& cut, const Place& place) {
+    const int slot = threadIdx.x * kQuad % kSlots;
+    const Span span = find_span(layer, cut, place, threadIdx.x * kQuad / kSlots);
+    first = span.first + slot;
+    begin = span.begin - slot < 0 ? 0 : span.begin - slot;
+    end = span.end - slot > kQuad ? kQuad : span.end - slot;
+    whole = layer.aligned && begin < end && first + kQuad <= layer.out_features * layer.fan_in;
+  }
 
   // The width of locations is a number, not a type: the branch is taken once for four connections, far from the inner
   // loops, and saves two thirds of the kernels.
-  __device__ void fetch_locations(const Layer& layer, const Cut& cut, const Place& place) {
-    const int64_t first = find(layer, cut, place);
-    for (int j = 0; j < kQuad; ++j) {
-      words[j] = 0;
-    }
+  __device__ void fetch_locations(const Layer& layer) {
     if (layer.location_bytes == 4) {
-      uint32_t halves[kQuad] = {};
-      load_quad(static_cast<const uint32_t*>(layer.locations) + first, begin, end, layer.aligned, halves);
+      uint32_t halves[kQuad];
+      fetch(layer.locations, halves);
       for (int j = 0; j < kQuad; ++j) {
         words[j] = halves[j];
       }
     } else if (layer.location_bytes == 8) {
-      load_quad(static_cast<const uint64_t*>(layer.locations) + first, begin, end, layer.aligned, words);
-    } else if (layer.aligned && begin <= 0 && end >= kQuad) {
+      fetch(layer.locations, words);
+    } else if (whole) {
       words[0] = *reinterpret_cast<const uint64_t*>(static_cast<const uint16_t*>(layer.locations) + first);
     } else {
-      for (int j = begin < 0 ? 0 : begin; j < (end < kQuad ? end : kQuad); ++j) {
+      words[0] = 0;
+#pragma unroll 1
+      for (int j = begin; j < end; ++j) {
         words[0] |= static_cast<uint64_t>(static_cast<const uint16_t*>(layer.locations)[first + j]) << (16 * j);
       }
     }
   }
 
+  __device__ void fetch_weights(const Layer& layer) { fetch(layer.weights, weights); }
+
   __device__ Vector<uint32_t, kQuad> check_locations(const Layer& layer) const {
     Vector<uint32_t, kQuad> checked;
+    bool valid = true;
     for (int j = 0; j < kQuad; ++j) {
       const uint64_t location = layer.location_bytes == 2 ? words[0] >> (16 * j) & 0xffff : words[j];
-      if (begin <= j && j < end && location >= layer.limit) {
-        refuse_location();
-      }
+      valid = valid && (location < layer.limit || j < begin || j >= end);
       checked.at[j] = static_cast<uint32_t>(location);
+    }
+    if (!valid) {
+      refuse_location();
     }
     return checked;
   }
 
-  __device__ void fetch_weights(const Layer& layer, const Cut& cut, const Place& place) {
-    const int64_t first = find(layer, cut, place);
-    for (int j = 0; j < kQuad; ++j) {
-      narrow(Sum<Value>(0), weights[j]);
-    }
-    load_quad(static_cast<const Value*>(layer.weights) + first, begin, end, layer.aligned, weights);
-  }
-
-  __device__ void fetch_bias(const Layer& layer, const Cut& cut, const Place& place, const Value* source) {
-    const int64_t output = place.chunk * cut.rows + threadIdx.x;
-    if (place.step == 0 && source != nullptr && threadIdx.x < cut.rows && output < layer.out_features) {
-      bias = source[output];
-    }
-  }
-
  private:
-  // Returns the connection of the quad's first slot.
-  __device__ int64_t find(const Layer& layer, const Cut& cut, const Place& place) {
-    const int slot = threadIdx.x * kQuad % kSlots;
-    const Span span = find_span(layer, cut, place, threadIdx.x * kQuad / kSlots);
-    begin = span.begin - slot;
-    end = span.end - slot;
-    return span.first + slot;
+  template <typename Element>
+  __device__ void fetch(const void* array, Element (&quad)[kQuad]) const {
+    const Element* source = static_cast<const Element*>(array) + first;
+    if (whole) {
+      const Vector<Element, kQuad> vector = load<kQuad>(source);
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) {
+        quad[j] = vector.at[j];
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) {
+        quad[j] = Element();
+        if (begin <= j && j < end) {
+          quad[j] = source[j];
+        }
+      }
+    }
   }
 };
 
-// ---------------------------------------------------------------- sums over lanes
+// What is added to the output of a chunk that the thread's number counts; the first step begins with it.
+template <typename Value>
+__device__ inline Sum<Value> fetch_bias(const Layer& layer, const Cut& cut, const Place& place, const Value* bias) {
+  const int64_t output = (place.chunk << cut.shift) + threadIdx.x;
+  const bool wanted = bias != nullptr && place.step == 0 && static_cast<int>(threadIdx.x) < cut.rows() && output < layer.out_features;
+  return wanted ? widen(bias[output]) : 0;
+}
+
+// ---------------------------------------------------------------- slots and lanes
+
+// Neighbouring slots that a lane reads together, where 32 / lanes lanes with the same batch entries share all slots.
+template <int lanes>
+constexpr int kRun = lanes < kQuad ? lanes : kQuad;
+
+// The i-th of the `lanes` slots that fall to a lane.
+template <int lanes>
+__device__ inline int find_slot(int i) {
+  constexpr int run = kRun<lanes>;
+  return (i / run * (32 / lanes) + threadIdx.x % 32 / lanes) * run + i % run;
+}
+
 
 // Adds what lanes `first`, 2 * first, ... apart hold: every lane gets the sum.
 template <int first, typename Number>
@@ -218,22 +251,24 @@ __device__ inline Number add_lanes(Number sum) {
   return sum;
 }
 
-// Adds sums[i] over `lanes` neighbouring lanes; lane i of them gets sum i. One exchange for each sum, not one for each sum
-// and each halving: every exchange serves two sums.
+// Adds sums[i] over `lanes` neighbouring lanes; lane i of them gets sum i. Every exchange serves two sums, so there is one
+// for each sum rather than one for each sum and each halving.
 template <int lanes, typename Number>
 __device__ inline Number add_transposed(Number (&sums)[lanes]) {
-  const int lane = threadIdx.x % lanes;
-#pragma unroll
-  for (int half = lanes / 2; half > 0; half /= 2) {
-    const bool upper = lane & half;
+  if constexpr (lanes == 1) {
+    return sums[0];
+  } else {
+    constexpr int half = lanes / 2;
+    const bool upper = threadIdx.x & half;
+    Number halves[half];
 #pragma unroll
     for (int i = 0; i < half; ++i) {
       const Number given = upper ? sums[i] : sums[i + half];
       const Number kept = upper ? sums[i + half] : sums[i];
-      sums[i] = kept + __shfl_xor_sync(kAllLanes, given, half);
+      halves[i] = kept + __shfl_xor_sync(kAllLanes, given, half);
     }
+    return add_transposed<half>(halves);
   }
-  return sums[0];
 }
 
 // Brings a tile of features into shared memory.
@@ -241,10 +276,12 @@ template <typename Value>
 __device__ inline void copy_tile(const Value* source, int64_t elements, Value* target) {
   constexpr int count = 16 / sizeof(Value);
   if (reinterpret_cast<uintptr_t>(source) % 16 == 0 && elements % count == 0) {
+#pragma unroll 4
     for (int64_t i = threadIdx.x; i < elements / count; i += kThreads) {
       store<count>(target + i * count, load<count>(source + i * count));
     }
   } else {
+#pragma unroll 1
     for (int64_t i = threadIdx.x; i < elements; i += kThreads) {
       target[i] = source[i];
     }
