@@ -144,7 +144,7 @@ def test_compare_says_byte_equal(good: str, capsys: pytest.CaptureFixture[str]) 
 def test_compare_lists_differences(good: str, warned: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit", "--compare", good, warned]) == 1
     out = capsys.readouterr().out
-    assert "lib/libthing.so: file 644 " in out
+    assert "lib/libthing.so: file 644, " in out
     assert out.endswith("differences\n")
 
 

@@ -11,7 +11,6 @@ from extforge.audit import printing, sarif
 from extforge.audit.auditing import Options, audit_packages
 from extforge.audit.checks import CHECKS
 from extforge.audit.comparing import compare_packages
-from extforge.audit.escaping import printable
 from extforge.errors import BadInputError
 
 
@@ -42,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="warnings and what is not verified fail too")
     parser.add_argument("--explain", metavar="CODE", help="say what a code means, and stop")
     parser.add_argument(
-        "--compare", action="store_true", help="say what differs between two packages, and stop"
+        "--compare", action="store_true", help="say what differs between two builds of a package, and stop"
     )
 
 
@@ -82,7 +81,6 @@ def _compare(packages: list[str]) -> int:
         raise BadInputError(f"--compare takes two packages; {len(packages)} given")
     differences = compare_packages(Path(packages[0]), Path(packages[1]))
     for difference in differences:
-        path, first, second = map(printable, difference)
-        print(f"{path or 'packing'}: {first} | {second}")
+        print(difference.line)
     print("byte-equal" if not differences else f"{len(differences)} differences")
     return 1 if differences else 0

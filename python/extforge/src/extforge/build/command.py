@@ -30,8 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              f"(read before: {VARIANT_FILE} here and beside the recipe)")
     parser.add_argument("--output", "--output-folder", type=Path, default=Path("output"), metavar="DIR",
                         help="the channel that takes the packages (default: ./output)")
-    parser.add_argument("--skip-unchanged", action="store_true",
-                        help="keep a package whose sources, recipe, variant and channels have not changed")
+    parser.add_argument("--strict", action="store_true",
+                        help="fail on warnings of the audit, and on what it could not verify")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--skip-unchanged", action="store_true",
+                       help="keep a package whose sources, recipe, variant and channels have not changed")
+    again.add_argument("--check", action="store_true",
+                       help="build everything twice, in two directories, and fail unless both builds are "
+                            "byte-equal; what differs is listed")
     parser.add_argument("--render", action="store_true",
                         help="print what would be built as JSON and build nothing")
     add_channel_arguments(parser)
@@ -48,7 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from extforge.build.building import Options, build
 
-    options = Options(arguments.output.resolve(), tuple(read_channels(arguments)), arguments.skip_unchanged)
+    options = Options(
+        arguments.output.resolve(),
+        tuple(read_channels(arguments)),
+        skip_unchanged=arguments.skip_unchanged,
+        check=arguments.check,
+        strict=arguments.strict,
+    )
     for package in build(variants, options):
         print(package)
     return 0

@@ -36,13 +36,25 @@ def read_package(path: Path, cuobjdump: Path | None = None, limits: Limits = DEF
     Raises :class:`NotFoundError` when there is nothing at ``path`` and :class:`BadInputError` when it is no
     package, damaged, or hostile.
     """
+    with opened_package(path, limits) as (entries, suffix):
+        claims = _claims(_Reader(entries, limits), entries, path.name if suffix else "", suffix)
+        size = path.stat().st_size if suffix else sum(e.size for e in entries.values())
+        return look_at_files(path.name, claims, entries, limits.allowance(size), cuobjdump)
+
+
+@contextmanager
+def opened_package(
+    path: Path, limits: Limits = DEFAULT_LIMITS
+) -> Iterator[tuple[dict[str, Entry], str]]:
+    """The entries and the archive's suffix (empty for a directory), as long as they can be read.
+
+    Raises as :func:`read_package` does, also for what is found out while the entries are read.
+    """
     if not path.exists():
         raise NotFoundError(f"{path} does not exist")
     try:
-        with _unpacked(path, limits) as (entries, suffix):
-            claims = _claims(_Reader(entries, limits), entries, path.name if suffix else "", suffix)
-            size = path.stat().st_size if suffix else sum(e.size for e in entries.values())
-            return look_at_files(path.name, claims, entries, limits.allowance(size), cuobjdump)
+        with _unpacked(path, limits) as unpacked:
+            yield unpacked
     except BadInputError as error:
         raise BadInputError(printable(f"{path}: {error}")) from error
     except archive.DAMAGE as error:
@@ -51,7 +63,6 @@ def read_package(path: Path, cuobjdump: Path | None = None, limits: Limits = DEF
 
 @contextmanager
 def _unpacked(path: Path, limits: Limits) -> Iterator[tuple[dict[str, Entry], str]]:
-    """The entries and the archive's suffix (empty for a directory), as long as they can be read."""
     if path.is_dir():
         yield archive.walk_directory(path, limits), ""
         return
