@@ -17,6 +17,7 @@ import argparse
 import fcntl
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -63,8 +64,7 @@ def main() -> int:
         prepare_tools(run)
         row = Row(arguments.variant)
         channels, left_out = choose_channels(arguments.channel, row, run)
-        run.extforge("build", "recipe", "-m", "conda_build_config.yaml", "--variant", row.name,
-                     "--skip-unchanged", "--output", OUTPUT, *as_options("--channel", channels))  # fmt: skip
+        build(run, row, channels)
         channels = [OUTPUT, *channels]
         if arguments.what == "test":
             return run_tests(run, row, channels, left_out, arguments.pytest)
@@ -219,6 +219,26 @@ def ask_conda_forge() -> str:
     os.environ.setdefault("RES_OPTIONS", f"timeout:{ANSWER_SECONDS} attempts:1")  # of name servers
     with urllib.request.urlopen(CONDA_FORGE_INDEX, timeout=ANSWER_SECONDS) as answer:
         return "" if answer.read(len(ZSTANDARD)) == ZSTANDARD else f"{answer.url} is no channel's index"
+
+
+def build(run: Runner, row: Row, channels: list[object]) -> None:
+    """Build what has changed. The audit is strict, for CUDA with NVIDIA's own reading of the device code."""
+    from_channels = as_options("--channel", channels)
+    archs: list[object] = []
+    if row.cuda:
+        archs = ["--archs", read_architectures()]
+        reader = ENVS / "cuobjdump"
+        run.extforge("install", "cuda-cuobjdump", "--prefix", reader, *row.options(), *from_channels)
+        os.environ["PATH"] = f"{os.environ['PATH']}{os.pathsep}{reader / 'bin'}"
+    run.extforge("build", "recipe", "-m", "conda_build_config.yaml", "--variant", row.name, "--strict",
+                 "--skip-unchanged", "--output", OUTPUT, *archs, *from_channels)  # fmt: skip
+
+
+def read_architectures() -> str:
+    """Return the GPU architectures that the CUDA library is compiled for; CMake states them."""
+    text = (ROOT / "cmake" / "CudaLibrary.cmake").read_text()
+    (stated,) = re.findall(r"set\(CMAKE_CUDA_ARCHITECTURES ([^)]+)\)", text)
+    return ",".join(stated.split())
 
 
 def as_options(option: str, values: list[object] | tuple[str, ...]) -> list[object]:

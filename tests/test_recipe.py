@@ -17,6 +17,7 @@ import yaml
 
 pytest.importorskip("extforge", reason="extforge is not installed here")
 
+from extforge.audit.rules.architectures import described, parse_architectures
 from extforge.build.rendering import identity, render, row_name
 from rattler_build import JinjaConfig, RenderedVariant, Stage0Recipe, VariantConfig
 
@@ -232,6 +233,11 @@ def test_the_local_build_offers_every_row(
     rows = runpy.run_path(str(source_root / "build-locally.py"))["ROWS"]
     versions = {row: recipe["context"]["flavour"].removeprefix("cuda") for row, recipe in operators.items()}
     assert {row: version.replace(".", "") or "cpu" for row, version in rows.items()} == versions
+
+
+def test_the_local_build_audits_for_the_architectures_of_cmake(source_root: Path) -> None:
+    stated = runpy.run_path(str(source_root / "build-locally.py"))["read_architectures"]()
+    assert described(parse_architectures(stated)) == "sass 7.5 8.0 8.6 8.9 9.0 10.0 12.0, ptx 12.0"
 
 
 def test_the_row_file_of_the_readme_renders_the_cpu_row(

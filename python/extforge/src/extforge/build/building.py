@@ -39,7 +39,8 @@ class Options(NamedTuple):
     """How to build.
 
     ``skip_unchanged`` keeps a package whose inputs are those of its last build; ``check`` builds each package
-    twice and refuses two that are not byte-equal; ``strict`` lets warnings of the audit count as errors.
+    twice and refuses two that are not byte-equal; ``strict`` lets warnings of the audit count as errors;
+    ``architectures`` is the list of GPU architectures that the packages' device code must hold.
     """
 
     output: Path
@@ -47,6 +48,7 @@ class Options(NamedTuple):
     skip_unchanged: bool = False
     check: bool = False
     strict: bool = False
+    architectures: str = ""
 
 
 class Product(NamedTuple):
@@ -216,7 +218,8 @@ def audit(products: Sequence[Product], options: Options) -> None:
     if not products:
         return
     paths = [product.built for product in products if product.built]
-    report = audit_packages(paths, AuditOptions(channels=options.channels))
+    wanted = AuditOptions(channels=options.channels, architectures=options.architectures)
+    report = audit_packages(paths, wanted)
     told = as_text(report, options.strict)
     if report.failed(options.strict):
         raise FailedCommand(f"the audit found fault with what was built:\n{told}")
