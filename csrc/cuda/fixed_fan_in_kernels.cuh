@@ -14,11 +14,12 @@ constexpr int kPackColumns = 64;
 constexpr int kPackThreads = 256;
 constexpr int kMaxWidth = 64;
 
-// rows [batch][columns] to packed [tile][columns][width], the batch filled up with zeros. `shift` is log2(width).
-template <typename Value>
+// rows [batch][columns] to packed [tile][columns][width], the batch filled up with zeros. `shift` is log2(width), Bits an
+// unsigned integer of the size of the values.
+template <typename Bits>
 __global__ void __launch_bounds__(kPackThreads) pack_rows(
-    const Value* __restrict__ rows, int64_t batch, int64_t columns, int shift, int64_t tiles, Value* __restrict__ packed) {
-  __shared__ Value block[kMaxWidth][kPackColumns + 1];
+    const Bits* __restrict__ rows, int64_t batch, int64_t columns, int shift, int64_t tiles, Bits* __restrict__ packed) {
+  __shared__ Bits block[kMaxWidth][kPackColumns + 1];  // the odd row length keeps columns in different banks
   const int width = 1 << shift;
   const int64_t strips = (columns + kPackColumns - 1) / kPackColumns;
   for (int64_t unit = blockIdx.x; unit < strips * tiles; unit += gridDim.x) {
@@ -27,10 +28,7 @@ __global__ void __launch_bounds__(kPackThreads) pack_rows(
     for (int i = threadIdx.x; i < width * kPackColumns; i += kPackThreads) {
       const int b = i / kPackColumns, c = i % kPackColumns;
       const int64_t row = (tile << shift) + b;
-      narrow(Sum<Value>(0), block[b][c]);
-      if (row < batch && first + c < columns) {
-        block[b][c] = rows[row * columns + first + c];
-      }
+      block[b][c] = row < batch && first + c < columns ? rows[row * columns + first + c] : 0;
     }
     __syncthreads();
 #pragma unroll 4

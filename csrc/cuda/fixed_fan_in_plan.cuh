@@ -194,15 +194,16 @@ BackwardScratch<Value> take_backward(
 template <typename Value>
 const Value* run_pack(
     const Device& device, const void* rows, int64_t columns, const Plan& plan, cudaStream_t stream, Value* packed) {
-  const Value* typed = static_cast<const Value*>(rows);
+  using Bits = std::conditional_t<sizeof(Value) == 2, uint16_t, std::conditional_t<sizeof(Value) == 4, uint32_t, uint64_t>>;
   const int64_t units = plan.cut.tiles * divide_up(columns, kPackColumns);
   if (plan.width.shift == 0 || units == 0) {
-    return typed;
+    return static_cast<const Value*>(rows);
   }
-  const int64_t blocks = std::min(units, count_resident(device, kPackThreads, sizeof(Value) * kMaxWidth * (kPackColumns + 1)));
+  const int64_t shared_bytes = sizeof(Bits) * kMaxWidth * (kPackColumns + 1);
   launch(
-      pack_rows<Value>, blocks, kPackThreads, 0, stream, typed, plan.cut.batch, columns, plan.width.shift, plan.cut.tiles,
-      packed);
+      pack_rows<Bits>, std::min(units, count_resident(device, kPackThreads, shared_bytes)), kPackThreads, 0, stream,
+      static_cast<const Bits*>(rows), plan.cut.batch, columns, plan.width.shift, plan.cut.tiles,
+      reinterpret_cast<Bits*>(packed));
   return packed;
 }
 

@@ -6,6 +6,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "simt/atomics.h"
 #include "simt/execution.h"
@@ -90,6 +91,14 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }        // a launch that fails throws simt::Failure
+
+// `parameters` point to one value for each parameter of the kernel.
+template <typename... Parameters>
+cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** parameters,
+                             size_t shared_bytes = 0, cudaStream_t = nullptr) {
+  simt::launch_packed(kernel, grid, block, shared_bytes, parameters, std::index_sequence_for<Parameters...>());
+  return cudaSuccess;
+}
 
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {

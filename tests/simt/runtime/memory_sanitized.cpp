@@ -40,4 +40,6 @@ Traffic Memory::stores() const { return {}; }
 
 Traffic Memory::atomics() const { return {}; }
 
+SharedTraffic shared_traffic() { return {}; }
+
 }  // namespace simt

@@ -16,6 +16,7 @@ namespace simt {
 namespace {
 
 constexpr size_t most_shared_bytes = 227 << 10;
+constexpr uint32_t most_accesses = 1 << 24;      // of a thread that does not let others run
 constexpr size_t gap = 1 << 20;        // on both sides of memory: what lands there missed it
 
 const Program program = read_program();
@@ -70,7 +71,7 @@ class Sites {
   };
   unsigned next_number() {
     if (count_ + 1 == size) {
-      throw std::length_error("a launch has at most 4095 places that access global memory");
+      throw std::length_error("a launch has at most 4095 places that access memory");
     }
     return count_++;
   }
@@ -169,6 +170,11 @@ bool is_misaligned(const Touch& touch) {
 
 void watch(Access access, const void* pointer, size_t size, const void* code) {
   const Outside outside;
+  if (++outside.thread().accesses > most_accesses) {
+    fail(outside.thread(), [code] {
+      return "waits for something that no other thread can do meanwhile, at " + describe_code(code);
+    });
+  }
   const Touch touch{outside.thread(), access, reinterpret_cast<uintptr_t>(pointer), size, code};
   if (touch.address - reinterpret_cast<uintptr_t>(stack_of(touch.thread.number)) < stack_bytes) {
     return;
@@ -184,9 +190,7 @@ void watch(Access access, const void* pointer, size_t size, const void* code) {
     fail(touch.thread, [=] { return touch.describe(*region) + ", which is not aligned to its size"; });
   }
   check_granules(touch, *region);
-  if (region->kind == Kind::global) {
-    region->count(access, touch.thread, sites.number(code), touch.address - region->begin, size);
-  }
+  region->count(access, touch.thread, sites.number(code), touch.address - region->begin, size);
 }
 
 void note_atomic(const void* address, size_t bytes, const void* site) {
@@ -199,6 +203,7 @@ void note_atomic(const void* address, size_t bytes, const void* site) {
 
 void begin_launch() {
   sites.clear();
+  forget_shared_traffic();
   dynamic_memory.bytes = block.launch.shared_bytes;
 }
 

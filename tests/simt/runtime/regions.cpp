@@ -5,12 +5,13 @@
 #include <new>
 
 #include "memory.h"
-#include "sectors.h"
+#include "warp_log.h"
 
 namespace simt {
 namespace {
 
-SectorLog logs[most_threads / warp_size];
+WarpLog logs[most_threads / warp_size];
+SharedTraffic shared_traffic_;
 
 }  // namespace
 
@@ -41,18 +42,41 @@ uint64_t Region::distance(uintptr_t address) const {
 }
 
 void Region::count(Access access, const Thread& thread, unsigned site, uint64_t offset, uint64_t size) {
+  if (kind == Kind::global) {
+    count_sectors(access, thread, site, begin + offset, size);
+  } else {
+    count_words(thread, site, begin + offset, size);
+  }
+}
+
+void Region::count_sectors(Access access, const Thread& thread, unsigned site, uintptr_t address, uint64_t size) {
   Traffic& own = traffic[static_cast<int>(access)];
   own.requested += size;
-  // Sites may serve several regions, so that the log takes addresses.
-  bool again = false;
-  for (uint64_t sector = (begin + offset) / sector_bytes; sector <= (begin + offset + size - 1) / sector_bytes; ++sector) {
-    own.moved += logs[thread.warp].add(thread.lane, site, again, sector) ? sector_bytes : 0;
-    again = true;
+  WarpLog& log = logs[thread.warp];
+  Execution& execution = log.execute(thread.lane, site);
+  for (uint64_t sector = address / sector_bytes; sector <= (address + size - 1) / sector_bytes; ++sector) {
+    own.moved += log.touch(execution, sector) ? sector_bytes : 0;
     uint32_t& touched = touched_[static_cast<int>(access)][sector - begin / sector_bytes];
     own.per_block += touched < block.first_epoch ? sector_bytes : 0;
     own.per_launch += touched < block.launch_epoch ? sector_bytes : 0;
     touched = block.epoch;
   }
 }
+
+void Region::count_words(const Thread& thread, unsigned site, uintptr_t address, uint64_t size) {
+  WarpLog& log = logs[thread.warp];
+  Execution& execution = log.execute(thread.lane, site);
+  shared_traffic_.accesses += execution.units == 0;
+  for (uint64_t word = address / word_bytes; word <= (address + size - 1) / word_bytes; ++word) {
+    if (log.touch(execution, word) && ++execution.words[word % banks] > execution.wavefronts) {
+      ++execution.wavefronts;
+      ++shared_traffic_.wavefronts;
+    }
+  }
+}
+
+SharedTraffic shared_traffic() { return shared_traffic_; }
+
+void forget_shared_traffic() { shared_traffic_ = {}; }
 
 }  // namespace simt

@@ -32,6 +32,8 @@ class Zeros {
 
 enum class Kind { global, shared };
 
+void forget_shared_traffic();
+
 class Region {
  public:
   // `granule` is a power of two.
@@ -54,6 +56,9 @@ class Region {
   Traffic traffic[access_kinds] = {};
 
  private:
+  void count_sectors(Access access, const Thread& thread, unsigned site, uintptr_t address, uint64_t size);
+  static void count_words(const Thread& thread, unsigned site, uintptr_t address, uint64_t size);
+
   Zeros<uint32_t> touched_[access_kinds];           // epoch of the last access to each sector
 };
 

@@ -250,6 +250,7 @@ void run_block() {
     if (thread == nullptr) {
       fail_stuck();
     }
+    thread->accesses = 0;
     in_fiber = true;
     resume(thread->number);
     in_fiber = false;

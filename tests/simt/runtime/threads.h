@@ -24,6 +24,7 @@ struct Thread {
   unsigned mask, source;
   uint64_t value;
   Exchanged exchanged;
+  uint32_t accesses;                   // since it was resumed
   // Which lanes' past it knows of: those of its warp up to clock[lane]; see races.h.
   uint32_t time;
   uint32_t clock[warp_size];

@@ -94,11 +94,7 @@ __global__ void add_and_read(const float* in, float* out) {
 }
 
 __global__ void set_while_others_add(const float* in, float* out) {
-  if (threadIdx.x == 5) {
-    out[0] = 0;
-  } else {
-    out[threadIdx.x] = in[threadIdx.x];
-  }
+  out[threadIdx.x] = 0;
   __syncthreads();
   if (threadIdx.x == 40) {
     out[0] = 1;
@@ -150,8 +146,7 @@ __global__ void shuffle_against_barrier(const float* in, float* out) {
 }
 
 __global__ void shuffle_with_two_masks(const float* in, float* out) {
-  const int i = threadIdx.y * blockDim.x + threadIdx.x;
-  out[i] = __shfl_xor_sync(i == 9 ? 0x0000FF00 : 0x0000FFFF, in[i], 1);
+  out[threadIdx.x] = __shfl_xor_sync(threadIdx.x == 9 ? 0x0000FF00 : 0x0000FFFF, in[threadIdx.x], 1);
 }
 
 __global__ void shuffle_from_outside_the_mask(const float* in, float* out) {
@@ -172,6 +167,20 @@ __global__ void shuffle_in_threes(const float* in, float* out) {
   out[threadIdx.x] = __shfl_down_sync(full, in[threadIdx.x], 1, 3);
 }
 
+__global__ void wait_in_a_loop(const float* in, float* out) {
+  __shared__ unsigned ready;
+  if (threadIdx.x == 0) {
+    ready = 0;
+  }
+  __syncthreads();
+  if (threadIdx.x == 63) {
+    atomicExch(&ready, 1u);
+  }
+  while (atomicAdd(&ready, 0u) == 0) {
+  }
+  out[threadIdx.x] = in[threadIdx.x];
+}
+
 __global__ void trap(const float* in, float* out) {
   out[threadIdx.x] = in[threadIdx.x];
   if (threadIdx.x == 7) {
@@ -190,8 +199,12 @@ __global__ void read_before_the_start(const float* in, float* out) {
 __global__ void write_past_the_end(const float* in, float* out) { out[threadIdx.x + 1] = in[threadIdx.x]; }
 
 __global__ void read_half_past_the_end(const float* in, float* out) {
-  const double* wide = reinterpret_cast<const double*>(in);
-  out[threadIdx.x] = static_cast<float>(wide[threadIdx.x]);
+  out[threadIdx.x] = static_cast<float>(*reinterpret_cast<const double*>(in + 62));
+}
+
+void read_double_of_63_floats() {
+  const simt::Buffer<float> in("in", count_to(63)), out("out", 64);
+  simt::launch(read_half_past_the_end, 1, 64, 0, in.data(), out.data());
 }
 
 __global__ void write_past_shared_variable(const float* in, float* out) {
@@ -295,16 +308,17 @@ const std::vector<simt::Case> cases = {
     {"two_barriers", [] { run(two_barriers); }},
     {"shuffle_in_half_a_warp", [] { run(shuffle_in_half_a_warp, 1, 32); }},
     {"shuffle_against_barrier", [] { run(shuffle_against_barrier, 1, 32); }},
-    {"shuffle_with_two_masks", [] { run(shuffle_with_two_masks, 1, dim3(8, 2)); }},
+    {"shuffle_with_two_masks", [] { run(shuffle_with_two_masks, 1, 16); }},
     {"shuffle_from_outside_the_mask", [] { run(shuffle_from_outside_the_mask, 1, 32); }},
     {"shuffle_without_oneself", [] { run(shuffle_without_oneself, 1, 32); }},
     {"shuffle_beyond_the_block", [] { run(shuffle_beyond_the_block, 1, 48); }},
     {"shuffle_in_threes", [] { run(shuffle_in_threes, 1, 32); }},
+    {"wait_in_a_loop", [] { run(wait_in_a_loop); }},
     {"trap", [] { run(trap); }},
     {"read_past_the_end", [] { run(read_past_the_end); }},
     {"read_before_the_start", [] { run(read_before_the_start); }},
     {"write_past_the_end", [] { run(write_past_the_end); }},
-    {"read_half_past_the_end", [] { run(read_half_past_the_end); }},
+    {"read_half_past_the_end", read_double_of_63_floats},
     {"write_past_shared_variable", [] { run(write_past_shared_variable); }},
     {"read_past_shared_variable", [] { run(read_past_shared_variable); }},
     {"write_past_dynamic_shared", [] { run(write_past_dynamic_shared, 1, 64, 252); }},

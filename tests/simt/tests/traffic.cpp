@@ -190,6 +190,58 @@ void atomics() {
   require_traffic(sum.stores(), {}, "stores");
 }
 
+// ---------------------------------------------------------------- shared memory
+
+void require_shared(uint64_t accesses, uint64_t wavefronts) {
+  const simt::SharedTraffic found = simt::shared_traffic();
+  require(!simt::watched || (found.accesses == accesses && found.wavefronts == wavefronts),
+          std::to_string(found.accesses) + " accesses in " + std::to_string(found.wavefronts) + " wavefronts instead of " +
+              std::to_string(accesses) + " in " + std::to_string(wavefronts));
+}
+
+template <typename T>
+__global__ void write_shared(const float*, float*, int stride) {
+  T* tile = simt::dynamic_shared<T>();
+  const T zero{};
+  tile[threadIdx.x * stride] = zero;
+}
+
+template <typename T>
+void write_shared_with(int stride) {
+  const Memory memory;
+  simt::launch(write_shared<T>, 2, 64, 64 * sizeof(T) * stride, memory.in.data(), memory.out.data(), stride);
+}
+
+void banks() {
+  write_shared_with<float>(1);
+  require_shared(4, 4);
+  write_shared_with<float>(2);
+  require_shared(4, 8);
+  write_shared_with<float>(33);
+  require_shared(4, 4);
+  write_shared_with<float>(32);
+  require_shared(4, 4 * 32);
+  write_shared_with<short>(1);
+  require_shared(4, 4);
+  write_shared_with<float4>(1);
+  require_shared(4, 16);
+}
+
+__global__ void read_one_word(const float*, float* out) {
+  __shared__ float word;
+  if (threadIdx.x == 0) {
+    word = 1;
+  }
+  __syncthreads();
+  out[threadIdx.x] = word;
+}
+
+void one_word_for_all() {
+  const Memory memory;
+  memory.launch(read_one_word, 1, 64);
+  require_shared(3, 3);
+}
+
 const std::vector<simt::Case> cases = {
     {"coalesced", coalesced},
     {"strided", strided},
@@ -204,6 +256,8 @@ const std::vector<simt::Case> cases = {
     {"branches", branches},
     {"caches", caches},
     {"atomics", atomics},
+    {"banks", banks},
+    {"one_word_for_all", one_word_for_all},
 };
 
 }  // namespace

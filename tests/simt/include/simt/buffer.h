@@ -16,6 +16,13 @@ struct Traffic {
   uint64_t per_launch;        // the same, each once for one launch: the least that must come from, or go to, memory
 };
 
+// Shared memory in the last launch. Its 32 banks give one word of 4 bytes each at a time.
+struct SharedTraffic {
+  uint64_t accesses;          // instructions, each once for a warp
+  uint64_t wavefronts;        // times that the banks were read or written: as many as words that an access has in one bank
+};
+SharedTraffic shared_traffic();
+
 // Untyped memory. A "granule" is a step of the checks: accesses to parts of one are accesses to all of it.
 class Memory {
  public:

@@ -24,15 +24,18 @@ inline void require(bool holds, const std::string& what) {
   }
 }
 
-inline void choose_order(const char* text) {
-  const std::string name(text);
-  if (name == "forward" || name == "reverse") {
-    return set_order(name == "forward" ? Order::forward : Order::reverse);
-  }
+// False for a text that names no order.
+inline bool choose_order(const std::string& text) {
   char* end = nullptr;
-  const unsigned long seed = std::strtoul(text, &end, 10);
-  require(end != text && *end == 0, "--order takes forward, reverse or a number to shuffle with, got '" + name + "'");
-  set_order(Order::shuffled, static_cast<unsigned>(seed));
+  const unsigned long seed = std::strtoul(text.c_str(), &end, 10);
+  if (text == "forward" || text == "reverse") {
+    set_order(text == "forward" ? Order::forward : Order::reverse);
+  } else if (end != text.c_str() && *end == 0) {
+    set_order(Order::shuffled, static_cast<unsigned>(seed));
+  } else {
+    return false;
+  }
+  return true;
 }
 
 inline bool run_case(const Case& one) {
@@ -45,13 +48,20 @@ inline bool run_case(const Case& one) {
   }
 }
 
+inline int fail(const std::string& what) {
+  std::printf("FAILED: %s\n", what.c_str());
+  return 1;
+}
+
 // program [--order forward|reverse|SEED] [case...]; without names, all of them. The exit status is 0 if none failed.
 inline int run_cases(int count, char** words, const std::vector<Case>& cases) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   std::vector<std::string> names;
   for (int i = 1; i < count; ++i) {
     if (std::strcmp(words[i], "--order") == 0 && i + 1 < count) {
-      choose_order(words[++i]);
+      if (!choose_order(words[++i])) {
+        return fail("--order takes forward, reverse or a number to shuffle with, got '" + std::string(words[i]) + "'");
+      }
     } else {
       names.push_back(words[i]);
     }
@@ -67,8 +77,7 @@ inline int run_cases(int count, char** words, const std::vector<Case>& cases) {
     }
   }
   if (passed + failed < static_cast<int>(names.size()) || passed + failed == 0) {
-    std::printf("FAILED: not every name is a case\n");
-    return 1;
+    return fail("not every name is a case");
   }
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;

@@ -99,4 +99,10 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
   run({reinterpret_cast<const void*>(kernel), call, &packed, sizeof(packed), grid, block, shared_bytes});
 }
 
+template <typename... Parameters, size_t... I>
+void launch_packed(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, void** parameters,
+                   std::index_sequence<I...>) {
+  launch(kernel, grid, block, shared_bytes, *static_cast<std::decay_t<Parameters>*>(parameters[I])...);
+}
+
 }  // namespace simt
