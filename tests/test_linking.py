@@ -1,11 +1,10 @@
 """rattler-build's check of what the operator libraries link.
 
-It checks what it relocates, and the recipe leaves the run paths to CMake: the package itself goes unchecked. So
-the installed libraries are packed here once more under the recipe's requirements, with the tool's own run paths.
+It checks what it relocates, and the recipe leaves the run paths to CMake: the package itself goes unchecked.
+So the installed libraries are packed here once more, under the recipe's requirements, and relocated.
 """
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -45,6 +44,7 @@ def pack(
     output = recipe["outputs"][0]
     for library in library_path.parent.glob("*.so"):
         shutil.copy(library, tmp_path)
+    output["package"]["name"] = "linking"  # under its own name, a cache would give the real one
     output["source"] = {"path": ".", "filter": ["*.so"]}
     output["build"]["script"] = COPY
     output["build"]["dynamic_linking"].pop("binary_relocation")
@@ -68,7 +68,7 @@ def test_what_is_linked_is_required_and_what_is_required_is_linked(pack: Callabl
 
 
 def test_a_torch_that_is_not_required_is_found_out(pack: Callable[..., None]) -> None:
-    with pytest.raises(FailedCommand, match=re.escape("Overlinking against: lib/libtorch_cpu.so")):
+    with pytest.raises(FailedCommand, match=r"Overlinking against: lib/libtorch_\w+\.so"):
         pack(lambda run: run.remove("libtorch >=2.10,<3"))
 
 

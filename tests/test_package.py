@@ -167,7 +167,8 @@ def run_under(python: str, unpacked: Path, *arguments: str) -> str:
 
 
 def test_it_works_under_another_python_and_torch(matrix_python: str, unpacked: Path) -> None:
-    file = run_under(matrix_python, unpacked, "-c", "import torch_sparse_ops; print(torch_sparse_ops.__file__)")
+    where = "import torch_sparse_ops; print(torch_sparse_ops.__file__)"
+    file = run_under(matrix_python, unpacked, "-c", where)
     assert PurePosixPath(file).is_relative_to(unpacked), "another installation was tried"
     print(matrix_python, run_checks(matrix_python, unpacked))
 

@@ -50,7 +50,7 @@ def test_libraries_are_those_of_the_wheel_and_of_its_extras(torch: Wheel, toolki
         "libcublas 13.1.1.3.*",
         "cuda-nvrtc 13.0.88.*",
         "cuda-cudart 13.0.96.*",
-        "libcudnn 9.24.0.43",
+        "libcudnn ==9.24.0.43",
     )
 
 
