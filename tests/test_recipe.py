@@ -155,10 +155,22 @@ def test_every_output_is_tested_by_its_recipe(
     operators: dict[str | None, dict[str, Any]], extforge_output: dict[str, Any]
 ) -> None:
     for output in (*operators.values(), extforge_output):
-        python, script = output["tests"]
+        python, *scripts = output["tests"]
         assert python["python"].get("pip_check", True), "pip check is switched off"
         assert python["python"]["imports"]
-        assert script["script"]
+        name = output["package"]["name"]
+        assert f"extforge audit --strict --prefix $PREFIX {name}" in str(scripts[-1]["script"])
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_the_audit_of_a_row_has_what_it_needs(operators: dict[str | None, dict[str, Any]], row: str) -> None:
+    """Without NVIDIA's cuobjdump it could not verify the GPU code, which is no pass."""
+    audit = operators[row]["tests"][-1]
+    assert audit["requirements"]["run"] == ["extforge", *(["cuda-cuobjdump"] if row != "cpu" else [])]
+
+
+def test_the_output_that_the_tests_need_is_built_first(rendered: list[RenderedVariant]) -> None:
+    assert rendered[0].recipe.package.name == "extforge"
 
 
 def read_with_conda_build(recipe: Path, variants: Path) -> set[str]:

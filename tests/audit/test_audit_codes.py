@@ -95,6 +95,12 @@ GOOD: dict[str, Callable[[Packages], Any]] = {
         "lib/python3.11/site-packages/thing.cpython-311-x86_64-linux-gnu.so",
         depends=PYTHON_311,
     ),
+    "free-threaded": lambda p: p.wheel(
+        MODULE,
+        "thing.cpython-313t-x86_64-linux-gnu.so",
+        tag="cp313-cp313t-manylinux_2_17_x86_64",
+        requires=(),
+    ),
     "abi3 wheel": lambda p: p.wheel(
         MODULE, "thing.abi3.so", tag="cp310-abi3-manylinux_2_17_x86_64", requires=()
     ),
@@ -346,6 +352,20 @@ FURTHER: dict[str, tuple[str, Callable[[Packages], Any]]] = {
         "P03",
         lambda p: p.wheel(
             MODULE, "thing.cpython-311-aarch64-linux-gnu.so", tag="cp311-cp311-manylinux_2_17_x86_64"
+        ),
+    ),
+    "a module with the lock for free-threaded Python": (
+        "P03",
+        lambda p: p.wheel(
+            MODULE, "thing.cpython-313-x86_64-linux-gnu.so", tag="cp313-cp313t-manylinux_2_17_x86_64"
+        ),
+    ),
+    "a free-threaded module in a package for Python with the lock": (
+        "P03",
+        lambda p: p.cpu(
+            MODULE,
+            "lib/python3.13/site-packages/thing.cpython-313t-x86_64-linux-gnu.so",
+            depends=("python >=3.13,<3.14.0a0", "python_abi 3.13.* *_cp313", *CPU_DEPENDS),
         ),
     ),
     "version-specific module for any Python": (

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from extforge.audit.comparing import Difference, compare_packages
+from extforge.errors import BadInputError, NotFoundError
 from forging import Spec, write_conda, write_directory, write_tar_bz2
 
 BASE = Spec(files={"lib/a": b"one", "lib/b": b"two"}, links={"lib/c": "a"})
@@ -71,3 +72,13 @@ def test_different_packing_is_named(directories: tuple[Path, Path]) -> None:
     (difference,) = compare_packages(packed, other)
     assert difference.path == ""
     assert difference.first == f"packed alike up to byte {packed.stat().st_size}"
+
+
+def test_what_is_no_package_is_refused(directories: tuple[Path, Path]) -> None:
+    package = write_conda(BASE, directories[0])
+    damaged = directories[1] / package.name
+    damaged.write_bytes(package.read_bytes()[:200])
+    with pytest.raises(BadInputError, match=f"^{damaged}: is no zip archive, or a truncated one"):
+        compare_packages(package, damaged)
+    with pytest.raises(NotFoundError, match=r"none\.conda does not exist"):
+        compare_packages(package, directories[1] / "none.conda")

@@ -11,6 +11,7 @@ from extforge.audit import printing, sarif
 from extforge.audit.auditing import Options, audit_packages
 from extforge.audit.checks import CHECKS
 from extforge.audit.comparing import compare_packages
+from extforge.channels import resolve_channel
 from extforge.errors import BadInputError
 
 
@@ -28,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", choices=("text", "json", "sarif"), default="text")
     parser.add_argument(
-        "--channel", action="append", default=[], metavar="URL", help="solve requirements there"
+        "--channel",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="solve requirements there (URL, directory or name; repeatable)",
     )
     parser.add_argument("--prefix", type=Path, metavar="ENV", help="environment that holds the requirements")
     parser.add_argument(
@@ -61,7 +66,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     options = Options(
         select=arguments.select,
         ignore=arguments.ignore,
-        channels=tuple(arguments.channel),
+        channels=tuple(map(resolve_channel, arguments.channel)),
         prefix=arguments.prefix,
         architectures=arguments.archs,
         cuobjdump=arguments.cuobjdump,

@@ -50,7 +50,7 @@ def compare_packages(first: Path, second: Path) -> tuple[Difference, ...]:
     unequal = compare_bytes(Location(first), Location(second)) if files else None
     if files and unequal is None:
         return ()
-    with opened_package(first) as (entries, _), opened_package(second) as (others, _):
+    with opened_package(first) as entries, opened_package(second) as others:
         found = tuple(_differences(entries, others))
     if not found and unequal is not None:
         reason = "same entries: order, times or compression differ"

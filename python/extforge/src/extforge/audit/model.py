@@ -55,7 +55,7 @@ class Entry:
 class FileClaim:
     """What the metadata says of one file; empty or ``None`` where it says nothing.
 
-    ``placeholder`` is the prefix that the file holds: the one that installers replace or, once installed, theirs.
+    ``placeholder`` is the prefix that the file holds: one that installers replace or, once installed, theirs.
     """
 
     size: int | None = None

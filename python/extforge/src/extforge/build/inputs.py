@@ -26,8 +26,8 @@ PINNED_BY = {"path", "sha256", "md5"}
 def hash_inputs(variant: RenderedVariant, channels: Sequence[str], output: Path) -> str | None:
     """Return a digest of sources, recipe, variant, date, tools and local channels.
 
-    Nothing below ``output`` counts. ``None`` says that a source is not pinned, so that nobody can tell whether
-    it has changed.
+    Nothing below ``output`` counts. ``None`` says that a source is not pinned, so that nobody can tell
+    whether it has changed.
     """
     import rattler_build
 

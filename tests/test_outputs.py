@@ -1,0 +1,62 @@
+"""All that the recipe makes: the audit finds nothing, and another build gives the same bytes."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("extforge", reason="extforge is not installed here")
+
+from extforge.audit import Options, audit_packages
+from extforge.audit.comparing import compare_packages
+from extforge.channels import resolve_channel
+
+NO_SOURCE = shutil.ignore_patterns(".*", "__pycache__")
+
+
+@pytest.fixture(scope="module")
+def outputs(test_channels: list[str]) -> dict[str, Path]:
+    """File name to package, of those that are installed here; other rows may lie in the same channel."""
+    found = {}
+    for name in ("torch-sparse-ops", "extforge"):
+        (record,) = Path(sys.prefix, "conda-meta").glob(f"{name}-*.json")
+        file = json.loads(record.read_text())["fn"]
+        (found[file],) = Path(test_channels[0]).glob(f"*/{file}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def row(outputs: dict[str, Path]) -> str:
+    """The row of the variant table that is installed here."""
+    (operators,) = (name for name in outputs if name.startswith("torch-sparse-ops-"))
+    return operators.rpartition("-")[2].partition("_")[0]
+
+
+def test_the_audit_finds_nothing(
+    outputs: dict[str, Path], row: str, test_channels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even a warning, or something that it could not verify."""
+    if row != "cpu":
+        monkeypatch.setenv("CONDA_OVERRIDE_CUDA", f"{row[4:-1]}.{row[-1]}")
+    channels = tuple(map(resolve_channel, test_channels))
+    report = audit_packages(list(outputs.values()), Options(channels=channels))
+    assert report.findings == ()
+
+
+@pytest.mark.slow
+def test_a_build_elsewhere_and_later_gives_the_same_bytes(
+    outputs: dict[str, Path], row: str, test_channels: list[str], source_root: Path, tmp_path: Path
+) -> None:
+    sources = shutil.copytree(source_root, tmp_path / "a" / "copy", ignore=NO_SOURCE)
+    channels = [word for channel in test_channels[1:] for word in ("--channel", channel)]
+    options = ["--variant", row, "--output", str(tmp_path / "output"), *channels]
+    command = [sys.executable, "-m", "extforge", "build", "recipe", *options]
+    done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    built = [Path(line) for line in done.stdout.splitlines()]
+    assert len(built) == 2
+    differences = [d.line for package in built for d in compare_packages(package, outputs[package.name])]
+    assert differences == []
