@@ -25,7 +25,7 @@ BUILD = USER | {
     "BUILD_PREFIX": "/b",
     "HOST": "triplet",
 }
-TORCH_ARCHITECTURES = "7.5;8.0;8.6;9.0;10.0;12.0"
+TORCH_ARCHITECTURES = "7.5;8.0;8.6;9.0;10.0;12.0+PTX"
 ARCHITECTURES = "75-real;80-real;86-real;89-real;90a-real;100f-real;103f-real;120a-real;121f-real;121-virtual"
 
 
