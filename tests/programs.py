@@ -15,7 +15,7 @@ def start(*command: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, whatever that is."""
     words = [str(part) for part in command]
     environ = {name: value for name, value in os.environ.items() if name not in FLAGS}
-    return subprocess.run(words, capture_output=True, text=True, check=False, env=environ)
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environ, timeout=600)
 
 
 def run(*command: str | Path) -> str:

@@ -19,6 +19,10 @@ FAULTS = {
     "reverse_without_barrier": "T(0): reads 4 bytes at offset 252 of TILE at LINE, UNWRITTEN",
     "overwrite_without_barrier": "T(32): RACE: reads 4 bytes at offset 124 of TILE at LINE, "
     "which B(0), T(31) writes at LINE, and nothing orders the two",
+    "overwrite_what_all_read": "T(40): RACE: writes 4 bytes at offset 0 of FIRST at LINE, "
+    "which B(0), T(0) reads at LINE",
+    "overwrite_what_warps_have_read": "T(0): RACE: writes 4 bytes at offset 0 of FIRST at LINE, "
+    "which B(0), T(32) reads at LINE",
     "rotate_without_syncwarp": "T(0): reads 4 bytes at offset 4 of DYNAMIC at LINE, UNWRITTEN",
     "rotate_after_shuffle": "T(0): RACE: reads 4 bytes at offset 4 of DYNAMIC at LINE, "
     "which B(0), T(1) writes at LINE",
@@ -30,6 +34,8 @@ FAULTS = {
     "which B(0), T(0) writes at LINE",
     "blocks_hand_over": "B(1), T(0): RACE: reads 4 bytes at offset 0 of OUT at LINE, "
     "which B(0), T(0) writes at LINE",
+    "blocks_read_what_one_writes": "B(2), T(1): RACE: writes 4 bytes at offset 4 of IN at LINE, "
+    "which B(0), T(1) reads at LINE",
     "add_without_atomic": "T(1): RACE: reads 4 bytes at offset 0 of OUT at LINE, "
     "which B(0), T(0) writes at LINE",
     "add_and_read": "T(1): RACE: changes atomically 4 bytes at offset 0 of OUT at LINE, "
@@ -92,6 +98,7 @@ PATTERNS = {
     r"T\((\d+)\)": r"thread (\1, 0, 0)",
     "RACE": "race",
     "TILE": "NAME::tile",
+    "FIRST": "NAME::first",
     "DYNAMIC": "the dynamic shared memory",
     r"\bIN\b": "buffer 'in'",
     r"\bOUT\b": "buffer 'out'",
@@ -138,7 +145,7 @@ def test_a_fault_is_told_under_sanitizers(programs: Path, case: str, told: str) 
     assert expect(told).search(done.stdout + done.stderr), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("order", ["reverse", "1", "2"])
+@pytest.mark.parametrize("order", ["reverse", "1"])
 def test_every_fault_is_found_in_every_order(programs: Path, order: str) -> None:
     done = start(programs / "simt_faults_watched", "--order", order, *FAULTS)
     assert (done.returncode, done.stdout.count("FAILED")) == (1, len(FAULTS)), done.stdout

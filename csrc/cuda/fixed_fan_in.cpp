@@ -17,6 +17,8 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
+#include <vector>
 
 namespace torch_sparse_ops {
 namespace {
@@ -84,31 +86,96 @@ Tensor make_scratch(const Tensor& like, int64_t bytes) {
   return torch::stable::new_empty(like, sizes, ScalarType::Double);
 }
 
+// The arguments of one call as the launchers want them. The tensors keep alive what the layer points to.
+struct Call {
+  FixedFanInShape shape;
+  Tensor features, weights, locations;  // contiguous
+  Device device;
+  Layer layer;
+  const FixedFanInLaunchers& launchers;
+
+  Call(const char* op, const FixedFanInShape& shape, const Tensor& features, const Tensor& weights, const Tensor& locations)
+      : shape(shape),
+        features(make_contiguous(features)),
+        weights(make_contiguous(weights)),
+        locations(make_contiguous(locations)),
+        device(describe_device(features.get_device_index())),
+        layer(describe_layer(op, shape, this->weights, this->locations)),
+        launchers(find_launchers(features.scalar_type())) {}
+};
+
 Tensor ffi_forward(
     const Tensor& features, const Tensor& weights, const Tensor& locations, const std::optional<Tensor>& bias) {
   constexpr const char* op = "ffi_forward";
   const FixedFanInShape shape = check_ffi_forward(features, weights, locations, bias);
-  const int index = features.get_device_index();
-  const DeviceGuard guard(index);
-  const Tensor rows = make_contiguous(features);
-  const Tensor values = make_contiguous(weights);
-  const Tensor indices = make_contiguous(locations);
-  const Tensor offsets = bias.has_value() ? make_contiguous(*bias) : rows;
+  const DeviceGuard guard(features.get_device_index());
+  const Call call(op, shape, features, weights, locations);
+  const Tensor offsets = bias.has_value() ? make_contiguous(*bias) : call.features;
   const Tensor result = torch::stable::new_empty(features, result_sizes(features, weights));
-  const Device device = describe_device(index);
-  const Layer layer = describe_layer(op, shape, values, indices);
-  const FixedFanInLaunchers& launchers = find_launchers(features.scalar_type());
-  const Tensor scratch = make_scratch(features, launchers.count_forward_scratch(device, layer, shape.batch));
-  launchers.forward(
-      device, layer, shape.batch, rows.const_data_ptr(), bias.has_value() ? offsets.const_data_ptr() : nullptr,
-      scratch.mutable_data_ptr(), find_stream(index), result.mutable_data_ptr());
+  const Tensor scratch =
+      make_scratch(features, call.launchers.count_forward_scratch(call.device, call.layer, shape.batch));
+  call.launchers.forward(
+      call.device, call.layer, shape.batch, call.features.const_data_ptr(),
+      bias.has_value() ? offsets.const_data_ptr() : nullptr, scratch.mutable_data_ptr(),
+      find_stream(features.get_device_index()), result.mutable_data_ptr());
   return result;
+}
+
+// Asks the operator of that name, which Python implements and whose answers it keeps. No offsets: add atomically.
+std::tuple<Tensor, Tensor> transpose_locations(const Tensor& locations, int64_t in_features) {
+  std::array<StableIValue, 2> stack{torch::stable::detail::from(locations), torch::stable::detail::from(in_features)};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(
+      "torch_sparse_ops::_ffi_transpose", "", stack.data(), TORCH_ABI_VERSION));
+  return {torch::stable::detail::to<Tensor>(stack[0]), torch::stable::detail::to<Tensor>(stack[1])};
+}
+
+// An empty batch contributes nothing, and is not launched.
+Tensor make_gradient(bool wanted, const Tensor& features, const std::vector<int64_t>& sizes, int64_t batch) {
+  if (!wanted) {
+    return torch::stable::new_empty(features, {0});
+  }
+  return batch == 0 ? torch::stable::new_zeros(features, sizes) : torch::stable::new_empty(features, sizes);
+}
+
+// The gradients that output_mask asks for; each other one is a tensor of shape [0], since the schema has no absent result.
+std::tuple<Tensor, Tensor, Tensor> ffi_backward(
+    const Tensor& grad_output, const Tensor& features, const Tensor& weights, const Tensor& locations,
+    const std::vector<bool>& output_mask) {
+  constexpr const char* op = "ffi_backward";
+  const FixedFanInShape shape = check_ffi_backward(grad_output, features, weights, locations, output_mask);
+  const DeviceGuard guard(features.get_device_index());
+  const Call call(op, shape, features, weights, locations);
+  const auto sizes = features.sizes();
+  const Tensor grad_features = make_gradient(output_mask[0], features, {sizes.begin(), sizes.end()}, shape.batch);
+  const Tensor grad_weights = make_gradient(output_mask[1], features, {shape.out_features, shape.fan_in}, shape.batch);
+  const Tensor grad_bias = make_gradient(output_mask[2], features, {shape.out_features}, shape.batch);
+  if (shape.batch > 0) {
+    const auto data_if = [](bool wanted, const Tensor& tensor) { return wanted ? tensor.mutable_data_ptr() : nullptr; };
+    const Gradients gradients{
+        data_if(output_mask[0], grad_features), data_if(output_mask[1], grad_weights), data_if(output_mask[2], grad_bias)};
+    const Tensor grads = make_contiguous(grad_output);
+    const auto [offsets, order] = output_mask[0] ? transpose_locations(locations, shape.in_features)
+                                                 : std::make_tuple(call.locations, call.locations);
+    const bool atomic = offsets.numel() == 0;
+    const Transposed transposed{
+        atomic ? nullptr : static_cast<const int64_t*>(offsets.const_data_ptr()), order.const_data_ptr(),
+        order.scalar_type() == ScalarType::Long};
+    const Tensor scratch = make_scratch(
+        features, call.launchers.count_backward_scratch(call.device, call.layer, shape.batch, atomic, gradients));
+    call.launchers.backward(
+        call.device, call.layer, shape.batch, grads.const_data_ptr(), call.features.const_data_ptr(), transposed,
+        scratch.mutable_data_ptr(), find_stream(features.get_device_index()), gradients);
+  }
+  return {grad_features, grad_weights, grad_bias};
 }
 
 }  // namespace
 
 // ---------------------------------------------------------------- registration
 
-STABLE_TORCH_LIBRARY_IMPL(torch_sparse_ops, CUDA, library) { library.impl("ffi_forward", TORCH_BOX(&ffi_forward)); }
+STABLE_TORCH_LIBRARY_IMPL(torch_sparse_ops, CUDA, library) {
+  library.impl("ffi_forward", TORCH_BOX(&ffi_forward));
+  library.impl("ffi_backward", TORCH_BOX(&ffi_backward));
+}
 
 }  // namespace torch_sparse_ops

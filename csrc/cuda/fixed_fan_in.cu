@@ -19,9 +19,10 @@ void forward(
   run_forward<VALUE>(device, plan, layer, features, bias, scratch, stream, result);
 }
 
-int64_t count_backward_scratch(const Device& device, const Layer& layer, int64_t batch, const Gradients& gradients) {
+int64_t count_backward_scratch(
+    const Device& device, const Layer& layer, int64_t batch, bool atomic, const Gradients& gradients) {
   Scratch scratch(nullptr);
-  take_backward<VALUE>(scratch, make_plan<VALUE>(device, layer, batch, Pass::backward), layer, gradients);
+  take_backward<VALUE>(scratch, make_plan<VALUE>(device, layer, batch, Pass::backward), layer, atomic, gradients);
   return scratch.bytes();
 }
 

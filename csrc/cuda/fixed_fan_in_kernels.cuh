@@ -53,15 +53,16 @@ struct ForwardMemory {
   alignas(16) Sum<Value> bias[kRows];
 };
 
-template <typename Value, int width>
-__device__ inline void keep_quad(const Quad<Value>& quad, const Layer& layer, ForwardMemory<Value, width>& memory) {
+template <typename Value>
+__device__ inline void keep_quad(
+    const Quad<Value>& quad, const Layer& layer, Sum<Value>* all_weights, uint32_t* all_locations) {
   Vector<Sum<Value>, kQuad> weights;
 #pragma unroll
   for (int j = 0; j < kQuad; ++j) {
     weights.at[j] = widen(quad.weights[j]);
   }
-  store(&memory.weights[0][0] + threadIdx.x * kQuad, weights);
-  store(&memory.locations[0][0] + threadIdx.x * kQuad, quad.check_locations(layer));
+  store(all_weights + threadIdx.x * kQuad, weights);
+  store(all_locations + threadIdx.x * kQuad, quad.check_locations(layer));
 }
 
 // Adds the products of one output's step to the sums of a lane's batch entries. Lanes that hold the same entries share the
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) compute_forward(
     if (next.chunk >= cut.chunks) {
       return;
     }
-    keep_quad(quad, layer, memory);
+    keep_quad(quad, layer, &memory.weights[0][0], &memory.locations[0][0]);
     if (next.step == 0 && threadIdx.x < kRows) {
       memory.bias[threadIdx.x] = next_bias;
     }
@@ -351,6 +352,89 @@ __global__ void __launch_bounds__(kThreads, kBlocks) compute_grad_features(
       const int64_t entry = tile * width + b;
       if (entry < cut.batch && first + n < layer.in_features) {
         narrow(sum, grad_features[entry * layer.in_features + first + n]);
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// ---------------------------------------------------------------- gradient of the features, added atomically
+
+// Adds the products of one output's step to packed sums. The order in which they are added, and so the rounding, is left to
+// the hardware.
+template <int lanes, int values, typename Value>
+__device__ inline void scatter_products(
+    const uint32_t* locations, const Sum<Value>* weights, const Span& span, const Vector<Value, values>& grads,
+    Sum<Value>* sums) {
+#pragma unroll 1
+  for (int slot = threadIdx.x % 32 / lanes; slot < span.end; slot += 32 / lanes) {
+    if (slot >= span.begin) {
+      Sum<Value>* column = sums + (static_cast<int64_t>(locations[slot]) * lanes + threadIdx.x % lanes) * values;
+#pragma unroll
+      for (int v = 0; v < values; ++v) {
+        atomicAdd(column + v, weights[slot] * widen(grads.at[v]));
+      }
+    }
+  }
+}
+
+// Units of work are chunks, as in forward. `sums` is [tile][in_features][width] and begins with zeros.
+template <typename Value, int lanes, int values>
+__global__ void __launch_bounds__(kThreads, kBlocks) scatter_grad_features(
+    Layer layer, Cut cut, const Value* __restrict__ packed_grads, Sum<Value>* sums) {
+  constexpr int width = lanes * values;
+  __shared__ __align__(16) Sum<Value> weights[kRows][kSlots];
+  __shared__ __align__(16) uint32_t locations[kRows][kSlots];
+  const unsigned tiles = static_cast<unsigned>(cut.tiles);
+  const int64_t tile = blockIdx.x % tiles, groups = gridDim.x / tiles;
+  Quad<Value> quad;
+  for (Place place{blockIdx.x / tiles, 0}; place.chunk < cut.chunks; place = advance(place, cut, groups)) {
+    quad.find(layer, cut, place);
+    quad.fetch_locations(layer);
+    quad.fetch_weights(layer);
+    keep_quad(quad, layer, &weights[0][0], &locations[0][0]);
+    __syncthreads();
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < cut.rows(); row += kWarps) {
+      const Span span = find_span(layer, cut, place, row);
+      if (span.begin < span.end) {
+        const int64_t output = (place.chunk << cut.shift) + row;
+        const Vector<Value, values> grads = load<values>(
+            packed_grads + ((tile * layer.out_features + output) * lanes + threadIdx.x % lanes) * values);
+        scatter_products<lanes>(locations[row], weights[row], span, grads, sums + tile * layer.in_features * width);
+      }
+    }
+    __syncthreads();
+  }
+}
+
+template <typename Number>
+__global__ void __launch_bounds__(kPackThreads) clear_sums(Number* sums, int64_t count) {
+  for (int64_t i = blockIdx.x * int64_t{kPackThreads} + threadIdx.x; i < count; i += gridDim.x * int64_t{kPackThreads}) {
+    sums[i] = 0;
+  }
+}
+
+// Packed sums [tile][columns][width] to rows [batch][columns].
+template <typename Value>
+__global__ void __launch_bounds__(kPackThreads) unpack_sums(
+    const Sum<Value>* __restrict__ packed, int64_t batch, int64_t columns, int shift, int64_t tiles,
+    Value* __restrict__ rows) {
+  __shared__ Sum<Value> block[kMaxWidth][kPackColumns + 1];
+  const int width = 1 << shift;
+  const int64_t strips = (columns + kPackColumns - 1) / kPackColumns;
+  for (int64_t unit = blockIdx.x; unit < strips * tiles; unit += gridDim.x) {
+    const int64_t tile = unit / strips, first = unit % strips * kPackColumns;
+    for (int i = threadIdx.x; i < width * kPackColumns; i += kPackThreads) {
+      const int b = i & (width - 1), c = i >> shift;
+      block[b][c] = first + c < columns ? packed[((tile * columns + first + c) << shift) + b] : 0;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < width * kPackColumns; i += kPackThreads) {
+      const int b = i / kPackColumns, c = i % kPackColumns;
+      const int64_t row = (tile << shift) + b;
+      if (row < batch && first + c < columns) {
+        narrow(block[b][c], rows[row * columns + first + c]);
       }
     }
     __syncthreads();

@@ -42,8 +42,9 @@ struct FixedFanInLaunchers {
       const Device& device, const Layer& layer, int64_t batch, const void* features, const void* bias, void* scratch,
       cudaStream_t stream, void* result);
   int64_t (*count_backward_scratch)(
-      const Device& device, const Layer& layer, int64_t batch, const Gradients& gradients);
-  // grad_output [batch][out_features], features [batch][in_features]; transposed is needed for gradients.features only.
+      const Device& device, const Layer& layer, int64_t batch, bool atomic, const Gradients& gradients);
+  // grad_output [batch][out_features], features [batch][in_features], no empty batch. `transposed` serves gradients.features
+  // alone; if its offsets are null, they are added atomically.
   void (*backward)(
       const Device& device, const Layer& layer, int64_t batch, const void* grad_output, const void* features,
       const Transposed& transposed, void* scratch, cudaStream_t stream, const Gradients& gradients);

@@ -168,22 +168,31 @@ template <typename Value>
 struct BackwardScratch {
   Value* features = nullptr;
   Value* grads = nullptr;
-  Sum<Value>* sums = nullptr;
+  Sum<Value>* weights_sums = nullptr;
+  Sum<Value>* features_sums = nullptr;
 };
+
+// [tile][in_features][width]: where gradients of the features are added atomically.
+inline int64_t count_features_sums(const Plan& plan, const Layer& layer) {
+  return (plan.cut.tiles * layer.in_features) << plan.width.shift;
+}
 
 template <typename Value>
 BackwardScratch<Value> take_backward(
-    Scratch& scratch, const Plan& plan, const Layer& layer, const Gradients& gradients) {
+    Scratch& scratch, const Plan& plan, const Layer& layer, bool atomic, const Gradients& gradients) {
   BackwardScratch<Value> taken;
   if (gradients.features != nullptr || gradients.weights != nullptr) {
     taken.grads = take_packed<Value>(scratch, plan, layer.out_features);
   }
   if (gradients.weights != nullptr) {
     taken.features = take_packed<Value>(scratch, plan, layer.in_features);
-    taken.sums = static_cast<Sum<Value>*>(gradients.weights);
+    taken.weights_sums = static_cast<Sum<Value>*>(gradients.weights);
     if (!std::is_same<Value, Sum<Value>>::value) {
-      taken.sums = scratch.take<Sum<Value>>(plan.cut.tiles > 1 ? layer.out_features * layer.fan_in : 0);
+      taken.weights_sums = scratch.take<Sum<Value>>(plan.cut.tiles > 1 ? layer.out_features * layer.fan_in : 0);
     }
+  }
+  if (gradients.features != nullptr && atomic) {
+    taken.features_sums = scratch.take<Sum<Value>>(count_features_sums(plan, layer));
   }
   return taken;
 }
@@ -253,6 +262,31 @@ void run_grad_features(
 }
 
 template <typename Value>
+void run_scatter_features(
+    const Device& device, const Plan& plan, const Layer& layer, const Value* packed_grads, Sum<Value>* sums,
+    cudaStream_t stream, Value* grad_features) {
+  const int64_t count = count_features_sums(plan, layer);
+  const int64_t units = plan.cut.tiles * divide_up(layer.in_features, kPackColumns);
+  if (units == 0) {
+    return;
+  }
+  const int64_t resident = count_resident(device, kPackThreads, sizeof(Sum<Value>) * kMaxWidth * (kPackColumns + 1));
+  launch(
+      clear_sums<Sum<Value>>, std::min(resident, divide_up(count, kPackThreads)), kPackThreads, 0, stream, sums, count);
+  if (plan.cut.chunks > 0) {
+    const int64_t groups = divide_up(count_resident(device, kThreads, 0), plan.cut.tiles);
+    with_width<Value>(plan.width, [&](auto lanes, auto values) {
+      launch(
+          scatter_grad_features<Value, lanes, values>, plan.cut.tiles * std::min(plan.cut.chunks, groups), kThreads, 0,
+          stream, layer, plan.cut, packed_grads, sums);
+    });
+  }
+  launch(
+      unpack_sums<Value>, std::min(units, resident), kPackThreads, 0, stream, sums, plan.cut.batch, layer.in_features,
+      plan.width.shift, plan.cut.tiles, grad_features);
+}
+
+template <typename Value>
 void run_grad_weights(
     const Plan& plan, const Layer& layer, const Value* packed, const WeightGradients<Value>& gradients,
     cudaStream_t stream) {
@@ -282,7 +316,8 @@ void run_backward(
     const Device& device, const Plan& plan, const Layer& layer, const void* grad_output, const void* features,
     const Transposed& transposed, void* memory, cudaStream_t stream, const Gradients& gradients) {
   Scratch scratch(memory);
-  const BackwardScratch<Value> room = take_backward<Value>(scratch, plan, layer, gradients);
+  const bool atomic = transposed.offsets == nullptr;
+  const BackwardScratch<Value> room = take_backward<Value>(scratch, plan, layer, atomic, gradients);
   const Value* grads = static_cast<const Value*>(grad_output);
   const Value* packed_grads = grads;
   if (gradients.features != nullptr || gradients.weights != nullptr) {
@@ -290,11 +325,13 @@ void run_backward(
   }
   if (gradients.weights != nullptr) {
     const Value* packed = run_pack(device, features, layer.in_features, plan, stream, room.features);
-    run_grad_weights<Value>(plan, layer, packed, {packed_grads, room.sums, static_cast<Value*>(gradients.weights)}, stream);
+    run_grad_weights<Value>(plan, layer, packed, {packed_grads, room.weights_sums, static_cast<Value*>(gradients.weights)}, stream);
   }
-  if (gradients.features != nullptr) {
-    run_grad_features(
-        device, plan, layer, transposed, packed_grads, stream, static_cast<Value*>(gradients.features));
+  Value* grad_features = static_cast<Value*>(gradients.features);
+  if (grad_features != nullptr && atomic) {
+    run_scatter_features(device, plan, layer, packed_grads, room.features_sums, stream, grad_features);
+  } else if (grad_features != nullptr) {
+    run_grad_features(device, plan, layer, transposed, packed_grads, stream, grad_features);
   }
   if (gradients.bias != nullptr) {
     run_grad_bias(device, grads, plan.cut.batch, layer.out_features, stream, static_cast<Value*>(gradients.bias));

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from torch_sparse_ops import _registration, nn, ops, reference
+from torch_sparse_ops import _registration, _transposed, nn, ops, reference
 from torch_sparse_ops._version import CUDA_VERSION, __version__
 
 __all__ = ["CUDA_VERSION", "LIBRARY_NAME", "__version__", "cpu_capability", "nn", "ops", "reference"]
@@ -71,6 +71,7 @@ def cpu_capability() -> str:
 _library = _find_library(list(__path__))
 _load_library(_library)
 _registration.register()
+_transposed.register()
 _missing = _missing_cuda(CUDA_VERSION, torch.version.cuda)
 if _missing is None:
     _load_library(_library.with_name(CUDA_LIBRARY_NAME))

@@ -24,7 +24,10 @@ void align_lanes(unsigned) {}
 
 void* dynamic_shared_memory() { return dynamic_shared_bytes.get(); }
 
-void note_atomic(const void*, size_t, const void*) {}
+void note_atomic(const void*, size_t, const void* site) {
+  const Outside outside;
+  count_access(outside.thread(), site);
+}
 
 Memory::Memory(const char*, size_t bytes, size_t) : data_(std::memset(new char[bytes], 0xFF, bytes)), details_(nullptr) {}
 

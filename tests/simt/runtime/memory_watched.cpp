@@ -16,7 +16,6 @@ namespace simt {
 namespace {
 
 constexpr size_t most_shared_bytes = 227 << 10;
-constexpr uint32_t most_accesses = 1 << 24;      // of a thread that does not let others run
 constexpr size_t gap = 1 << 20;        // on both sides of memory: what lands there missed it
 
 const Program program = read_program();
@@ -170,11 +169,7 @@ bool is_misaligned(const Touch& touch) {
 
 void watch(Access access, const void* pointer, size_t size, const void* code) {
   const Outside outside;
-  if (++outside.thread().accesses > most_accesses) {
-    fail(outside.thread(), [code] {
-      return "waits for something that no other thread can do meanwhile, at " + describe_code(code);
-    });
-  }
+  count_access(outside.thread(), code);
   const Touch touch{outside.thread(), access, reinterpret_cast<uintptr_t>(pointer), size, code};
   if (touch.address - reinterpret_cast<uintptr_t>(stack_of(touch.thread.number)) < stack_bytes) {
     return;

@@ -18,6 +18,7 @@ Thread* running = nullptr;
 
 namespace {
 
+constexpr uint32_t most_accesses = 1 << 24;        // of a thread that does not let others run
 constexpr size_t shared_bytes_by_default = 48 << 10, most_shared_bytes = 227 << 10;
 
 Order order = Order::forward;
@@ -291,6 +292,12 @@ void fail(const Thread& thread, std::function<std::string()> what) {
   }
   forget_fibers();
   throw_fault();
+}
+
+void count_access(Thread& thread, const void* code) {
+  if (++thread.accesses > most_accesses) {
+    fail(thread, [code] { return "waits for something that no other thread can do meanwhile, at " + describe_code(code); });
+  }
 }
 
 std::string describe_block_of(unsigned epoch) {

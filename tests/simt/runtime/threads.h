@@ -58,6 +58,9 @@ class Outside {
 // given up as it is, with whatever lies on it.
 [[noreturn]] void fail(const Thread& thread, std::function<std::string()> what);
 
+// Fails a thread that goes on and on without letting others run.
+void count_access(Thread& thread, const void* code);
+
 std::string describe(Place place);
 std::string describe_thread(unsigned number);                 // of the block that runs
 std::string describe_block(uint3 index);

@@ -39,6 +39,33 @@ __global__ void overwrite_without_barrier(const float* in, float* out) {
   }
 }
 
+__global__ void overwrite_what_all_read(const float* in, float* out) {
+  __shared__ float first;
+  if (threadIdx.x == 0) {
+    first = in[0];
+  }
+  __syncthreads();
+  out[threadIdx.x] = first;
+  if (threadIdx.x == 40) {
+    first = 0;
+  }
+}
+
+__global__ void overwrite_what_warps_have_read(const float* in, float* out) {
+  __shared__ float first;
+  if (threadIdx.x == 0) {
+    first = in[0];
+  }
+  __syncthreads();
+  float sum = first;
+  __syncwarp();
+  if (threadIdx.x == 0) {
+    first = sum;
+  }
+  __syncthreads();
+  out[threadIdx.x] = sum;
+}
+
 __global__ void rotate_without_syncwarp(const float* in, float* out) {
   float* tile = simt::dynamic_shared<float>();
   tile[threadIdx.x] = in[threadIdx.x];
@@ -73,6 +100,14 @@ __global__ void blocks_hand_over(const float* in, float* out) {
     out[threadIdx.x] = in[threadIdx.x];
   } else {
     out[threadIdx.x + 32] = out[threadIdx.x];
+  }
+}
+
+__global__ void blocks_read_what_one_writes(const float* in, float* out) {
+  float* changed = const_cast<float*>(in);
+  out[4 * blockIdx.x + threadIdx.x] = in[threadIdx.x];
+  if (blockIdx.x == 2 && threadIdx.x == 1) {
+    changed[1] = 0;
   }
 }
 
@@ -168,15 +203,13 @@ __global__ void shuffle_in_threes(const float* in, float* out) {
 }
 
 __global__ void wait_in_a_loop(const float* in, float* out) {
-  __shared__ unsigned ready;
-  if (threadIdx.x == 0) {
-    ready = 0;
+  __shared__ unsigned ready[2];
+  if (threadIdx.x < 2) {
+    ready[threadIdx.x] = 0;
   }
   __syncthreads();
-  if (threadIdx.x == 63) {
-    atomicExch(&ready, 1u);
-  }
-  while (atomicAdd(&ready, 0u) == 0) {
+  atomicExch(&ready[threadIdx.x % 2], 1u);
+  while (atomicAdd(&ready[1 - threadIdx.x % 2], 0u) == 0) {
   }
   out[threadIdx.x] = in[threadIdx.x];
 }
@@ -294,12 +327,15 @@ void allow_too_much_shared() {
 const std::vector<simt::Case> cases = {
     {"reverse_without_barrier", [] { run(reverse_without_barrier); }},
     {"overwrite_without_barrier", [] { run(overwrite_without_barrier); }},
+    {"overwrite_what_all_read", [] { run(overwrite_what_all_read); }},
+    {"overwrite_what_warps_have_read", [] { run(overwrite_what_warps_have_read); }},
     {"rotate_without_syncwarp", [] { run(rotate_without_syncwarp, 1, 32, 128); }},
     {"rotate_after_shuffle", [] { run(rotate_after_shuffle, 1, 32, 128); }},
     {"rotate_after_half_a_syncwarp", [] { run(rotate_after_half_a_syncwarp, 1, 32, 128); }},
     {"exchange_between_warps_with_syncwarp", [] { run(exchange_between_warps_with_syncwarp); }},
     {"blocks_write_one_element", [] { run(blocks_write_one_element, 2); }},
     {"blocks_hand_over", [] { run(blocks_hand_over, 2, 32); }},
+    {"blocks_read_what_one_writes", [] { run(blocks_read_what_one_writes, 3, 4); }},
     {"add_without_atomic", [] { run(add_without_atomic); }},
     {"add_and_read", [] { run(add_and_read); }},
     {"set_while_others_add", [] { run(set_while_others_add); }},
@@ -313,7 +349,7 @@ const std::vector<simt::Case> cases = {
     {"shuffle_without_oneself", [] { run(shuffle_without_oneself, 1, 32); }},
     {"shuffle_beyond_the_block", [] { run(shuffle_beyond_the_block, 1, 48); }},
     {"shuffle_in_threes", [] { run(shuffle_in_threes, 1, 32); }},
-    {"wait_in_a_loop", [] { run(wait_in_a_loop); }},
+    {"wait_in_a_loop", [] { run(wait_in_a_loop, 1, 2); }},
     {"trap", [] { run(trap); }},
     {"read_past_the_end", [] { run(read_past_the_end); }},
     {"read_before_the_start", [] { run(read_before_the_start); }},

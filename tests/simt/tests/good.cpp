@@ -109,6 +109,37 @@ void scan() {
   }
 }
 
+// Each round reads what the last one wrote, in shared memory and in the block's part of global memory.
+__global__ void smooth_rounds(const int* from, int rounds, int* scratch, int* to) {
+  __shared__ int tile[96];
+  const unsigned i = threadIdx.x, next = (i + 1) % 96;
+  int* own = scratch + blockIdx.x * 96;
+  int value = from[i];
+  for (int round = 0; round < rounds; ++round) {
+    tile[i] = value;
+    own[i] = value;
+    __syncthreads();
+    value += tile[next] - own[i] + own[(next + 1) % 96];
+    __syncthreads();
+  }
+  to[blockIdx.x * 96 + i] = value;
+}
+
+void rounds() {
+  const Buffer<int> from("from", count_to<int>(96)), scratch("scratch", 192), to("to", 192);
+  simt::launch(smooth_rounds, 2, 96, 0, from.data(), 3, scratch.data(), to.data());
+  std::vector<int> expected = count_to<int>(96);
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<int> last = expected;
+    for (int i = 0; i < 96; ++i) {
+      expected[i] = last[(i + 1) % 96] + last[(i + 2) % 96];
+    }
+  }
+  const std::vector<int> found = to.values();
+  require(std::equal(expected.begin(), expected.end(), found.begin()), "block 0");
+  require(std::equal(expected.begin(), expected.end(), found.begin() + 96), "block 1");
+}
+
 // Lanes pass values on through shared memory, with __syncwarp of parts of the warp between.
 __global__ void rotate_in_parts(const int* from, int* to) {
   __shared__ int tile[32];
@@ -368,6 +399,7 @@ const std::vector<simt::Case> cases = {
     {"sums_int64", sums<long long>},
     {"transposition", transposition},
     {"scan", scan},
+    {"rounds", rounds},
     {"rotation", rotation},
     {"much_shared_memory", much_shared_memory},
     {"shuffles_char", shuffles<char>},

@@ -152,6 +152,24 @@ void again_after_a_barrier() {
   require_traffic(memory.in.loads(), {256, 256, 128, 128}, "loads");
 }
 
+__global__ void read_in_rounds(const float* in, float* out) {
+  float sum = 0;
+  for (unsigned round = 0; round < 2; ++round) {
+    for (unsigned i = 0; i <= threadIdx.x % 2; ++i) {
+      sum += in[32 * (2 * round + i)];
+    }
+    __syncwarp();
+  }
+  out[place()] = sum;
+}
+
+void lanes_that_meet_again() {
+  const Memory memory;
+  memory.launch(read_in_rounds, 1, 32);
+  // Four addresses, each read by one instruction: after the barrier nobody is ahead.
+  require_traffic(memory.in.loads(), {2 * 48 * 4, 4 * 32, 4 * 32, 4 * 32}, "loads");
+}
+
 __global__ void read_in_branches(const float* in, float* out) {
   out[place()] = place() % 2 == 0 ? in[place()] : -in[place()] * 2;
 }
@@ -253,6 +271,7 @@ const std::vector<simt::Case> cases = {
     {"rows_by_thread", rows_by_thread},
     {"lanes_that_stop_early", lanes_that_stop_early},
     {"again_after_a_barrier", again_after_a_barrier},
+    {"lanes_that_meet_again", lanes_that_meet_again},
     {"branches", branches},
     {"caches", caches},
     {"atomics", atomics},

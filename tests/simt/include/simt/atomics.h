@@ -5,7 +5,7 @@
 
 namespace simt {
 
-// Notes an atomic access where loads and stores are watched, and does nothing elsewhere.
+// Checks and counts an atomic access as far as the build of the harness does that.
 void note_atomic(const void* address, size_t bytes, const void* site);
 
 template <typename T, typename Change>

@@ -209,19 +209,19 @@ void check_gradients(const Problem& problem, const Buffer<VALUE>& features, cons
   require_near(bias, of_bias, describe(shape, "gradient of the bias"));
 }
 
-// All gradients in one call, then each alone, which must give the same bits.
-void check_backward(const Problem& problem, const Setting& setting) {
+// All gradients in one call, then that of the features alone, which must give the same bits unless the order of sums is free.
+void check_backward(const Problem& problem, const Setting& setting, bool atomic) {
   const Memory memory(problem, setting);
   const Order order(problem);
   const Buffer<int64_t> offsets("offsets", order.offsets), wide("order", order.connections);
   const Buffer<int32_t> narrow = upload<int32_t>("order", order.connections);
   const Transposed transposed{
-      offsets.data(), setting.wide ? static_cast<const void*>(wide.data()) : narrow.data(), setting.wide};
+      atomic ? nullptr : offsets.data(), setting.wide ? static_cast<const void*>(wide.data()) : narrow.data(), setting.wide};
   const Buffer<VALUE> features("grad_features", problem.features.size());
   const Buffer<VALUE> weights("grad_weights", problem.weights.size()), bias("grad_bias", problem.bias.size());
   const auto run = [&](const Gradients& gradients) {
     const Buffer<VALUE> scratch = allocate_scratch(
-        launchers.count_backward_scratch(setting.device, memory.layer, problem.shape.batch, gradients));
+        launchers.count_backward_scratch(setting.device, memory.layer, problem.shape.batch, atomic, gradients));
     launchers.backward(
         setting.device, memory.layer, problem.shape.batch, memory.grads.data(), memory.features.data(), transposed,
         scratch.data(), nullptr, gradients);
@@ -230,7 +230,9 @@ void check_backward(const Problem& problem, const Setting& setting) {
   check_gradients(problem, features, weights, bias);
   const Buffer<VALUE> again("grad_features", features.size());
   run({again.data(), nullptr, nullptr});
-  require(std::memcmp(again.data(), features.data(), features.size() * sizeof(VALUE)) == 0, "the same bits alone");
+  require(
+      atomic || std::memcmp(again.data(), features.data(), features.size() * sizeof(VALUE)) == 0,
+      describe(problem.shape, "gradient of the features alone"));
 }
 
 // ---------------------------------------------------------------- cases
@@ -259,7 +261,12 @@ void for_settings(const Check& check) {
 }
 
 void computes_forward() { for_settings(check_forward); }
-void computes_backward() { for_settings(check_backward); }
+void computes_backward() {
+  for_settings([](const Problem& problem, const Setting& setting) { check_backward(problem, setting, false); });
+}
+void adds_atomically_on_request() {
+  for_settings([](const Problem& problem, const Setting& setting) { check_backward(problem, setting, true); });
+}
 
 // An empty batch launches nothing.
 void leaves_an_empty_batch() {
@@ -306,7 +313,7 @@ void refuses_locations_out_of_range() {
     require_trap([&] { check_forward(problem, {kRoomy, bytes, 0, false, false}); }, "a location that is too large");
     problem.locations[333] = -1;
     require_trap([&] { check_forward(problem, {kRoomy, bytes, 0, false, false}); }, "a negative location");
-    require_trap([&] { check_backward(problem, {kRoomy, bytes, 0, false, false}); }, "a negative location, backward");
+    require_trap([&] { check_backward(problem, {kRoomy, bytes, 0, false, false}, false); }, "a negative location, backward");
   }
 }
 
@@ -380,6 +387,7 @@ int main(int count, char** words) {
       count, words,
       {{"computes_forward", computes_forward},
        {"computes_backward", computes_backward},
+       {"adds_atomically_on_request", adds_atomically_on_request},
        {"leaves_an_empty_batch", leaves_an_empty_batch},
        {"meets_every_kernel", meets_every_kernel},
        {"refuses_locations_out_of_range", refuses_locations_out_of_range},
