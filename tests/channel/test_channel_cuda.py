@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections import Counter
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from extforge.channel import catalogue, catalogue_cuda, compilers
 from extforge.channel.assembled import AssembledRow, plan_assembled
 from extforge.channel.catalogue import Row
+
+from .conftest import run
 
 EVERY_ROW: tuple[Row | AssembledRow, ...] = (*catalogue_cuda.ROWS, *catalogue_cuda.ASSEMBLED)
 NAMES = {row.name for row in (*EVERY_ROW, *catalogue.ROWS, *compilers.ROWS)}
@@ -48,6 +52,13 @@ def test_only_torch_is_there_twice() -> None:
 @pytest.mark.parametrize("row", EVERY_ROW, ids=lambda row: row.name)
 def test_every_dependency_is_in_the_channel(row: Row | AssembledRow) -> None:
     assert {spec.split()[0] for spec in row.depends} <= NAMES
+
+
+def test_another_cuda_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    done = run(sys.executable, "-m", "extforge", "channel", tmp_path / "channel", "--cuda", "12.9")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no channel for CUDA 12.9 can be made: NVIDIA's wheels hold a whole compiler" in done.stderr
+    assert not (tmp_path / "channel").exists()
 
 
 def test_exports_are_grouped_by_strength() -> None:
