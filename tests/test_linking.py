@@ -4,9 +4,7 @@ It checks what it relocates, and the recipe leaves the run paths to CMake: the p
 So the installed libraries are packed here once more, under the recipe's requirements, and relocated.
 """
 
-import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,13 +24,6 @@ from extforge.virtual import solving_for_cuda
 pytestmark = pytest.mark.slow
 
 COPY = ["mkdir -p $SP_DIR/torch_sparse_ops", "cp *.so $SP_DIR/torch_sparse_ops/"]
-
-
-@pytest.fixture(scope="module")
-def row() -> str:
-    """The row of the variant table that was installed here."""
-    (record,) = Path(sys.prefix, "conda-meta").glob("torch-sparse-ops-*.json")
-    return str(json.loads(record.read_text())["build"]).partition("_")[0]
 
 
 @pytest.fixture

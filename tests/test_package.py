@@ -52,12 +52,6 @@ def index(unpacked: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def row(index: dict[str, Any]) -> str:
-    """The row of the variant table."""
-    return str(index["build"]).partition("_")[0]
-
-
-@pytest.fixture(scope="module")
 def paths(unpacked: Path) -> list[str]:
     listing = json.loads((unpacked / "info" / "paths.json").read_text())
     return [entry["_path"] for entry in listing["paths"]]
