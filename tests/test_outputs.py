@@ -30,13 +30,6 @@ def outputs(test_channels: list[str]) -> dict[str, Path]:
     return found
 
 
-@pytest.fixture(scope="module")
-def row(outputs: dict[str, Path]) -> str:
-    """The row of the variant table that is installed here."""
-    (operators,) = (name for name in outputs if name.startswith("torch-sparse-ops-"))
-    return operators.rpartition("-")[2].partition("_")[0]
-
-
 def test_the_audit_finds_nothing(
     outputs: dict[str, Path], row: str, test_channels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

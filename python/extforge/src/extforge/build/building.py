@@ -21,11 +21,12 @@ from extforge.build.inputs import hash_inputs
 from extforge.build.normalising import normalise
 from extforge.build.process import build_in_process
 from extforge.build.progress import Progress
-from extforge.build.rendering import identity
+from extforge.build.rendering import identity, newest_cuda
 from extforge.channel.archive import TIMESTAMP
 from extforge.channels import CACHE_VARIABLE, index_channel, rattler_cache
 from extforge.errors import BadInputError, FailedCommand
 from extforge.files import PARTIAL, hash_file, locked, write_atomically
+from extforge.virtual import solving_for_cuda
 
 if TYPE_CHECKING:
     from rattler_build import RenderedVariant
@@ -39,7 +40,8 @@ class Options(NamedTuple):
     """How to build; ``date`` is stamped on packages, in seconds since 1970.
 
     ``skip_unchanged`` keeps a package whose inputs are those of its last build; ``check`` builds each package
-    twice and refuses two that are not byte-equal; ``strict`` lets warnings of the audit count as errors.
+    twice and refuses two that are not byte-equal; ``strict`` lets warnings of the audit count as errors;
+    ``architectures`` is the list of GPU architectures that the packages' device code must hold.
     """
 
     output: Path
@@ -48,6 +50,7 @@ class Options(NamedTuple):
     skip_unchanged: bool = False
     check: bool = False
     strict: bool = False
+    architectures: str = ""
 
 
 class Product(NamedTuple):
@@ -66,7 +69,7 @@ def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
     was.
     """
     os.environ.setdefault(CACHE_VARIABLE, str(rattler_cache()))
-    with locked(options.output):
+    with locked(options.output), solving_for_cuda(newest_cuda(variants)):
         remove_leftovers(options.output)
         refuse_damaged(options.output, {identity(variant) for variant in variants})
         with staging_directory(options.output) as stage:
@@ -217,7 +220,8 @@ def audit(products: Sequence[Product], options: Options) -> None:
     if not products:
         return
     paths = [product.built for product in products if product.built]
-    report = audit_packages(paths, AuditOptions(channels=options.channels))
+    wanted = AuditOptions(channels=options.channels, architectures=options.architectures)
+    report = audit_packages(paths, wanted)
     told = as_text(report, options.strict)
     if report.failed(options.strict):
         raise FailedCommand(f"the audit found fault with what was built:\n{told}")

@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the channel that takes the packages (default: ./output)")
     parser.add_argument("--strict", action="store_true",
                         help="fail on warnings of the audit, and on what it could not verify")
+    parser.add_argument("--archs", default="", metavar="LIST",
+                        help="GPU architectures that the audit must find, such as 80-real,90 or 8.0;9.0+PTX")
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--skip-unchanged", action="store_true",
                        help="keep a package whose sources, recipe, variant and channels have not changed")
@@ -65,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         skip_unchanged=arguments.skip_unchanged,
         check=arguments.check,
         strict=arguments.strict,
+        architectures=arguments.archs,
     )
     for package in build(variants, options):
         print(package)
