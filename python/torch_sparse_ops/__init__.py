@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from torch_sparse_ops import _reduction, _registration, losses, nn, ops, reference
+from torch_sparse_ops import _reduction, _registration, _topk, losses, nn, ops, reference
 from torch_sparse_ops._version import __version__
 
 __all__ = ["LIBRARY_NAME", "__version__", "cpu_capability", "losses", "nn", "ops", "reference"]
@@ -56,3 +56,4 @@ def cpu_capability() -> str:
 _load_library(_find_library(list(__path__)))
 _registration.register()
 _reduction.register()
+_topk.register()
