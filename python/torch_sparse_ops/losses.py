@@ -59,6 +59,11 @@ def choose_dtype(function: str, features: Tensor, layer: FixedFanInLinear) -> to
     return dtype
 
 
+def is_sharded(layer: FixedFanInLinear) -> bool:
+    """Return whether the parameters are DTensors, without loading the module that defines them."""
+    return hasattr(layer.weight, "device_mesh")
+
+
 def _reduce(
     function: str,
     features: Tensor,
@@ -69,6 +74,10 @@ def _reduce(
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = choose_dtype(function, features, layer)
     rows = features.unsqueeze(0).flatten(0, -2)
+    if is_sharded(layer):
+        from torch_sparse_ops import distributed
+
+        return distributed.reduce(rows, layer, columns, scales, reduction, dtype)
     result: tuple[Tensor, Tensor, Tensor] = torch.ops.torch_sparse_ops.ffi_reduce(
         *(rows, layer.weight, layer.locations, layer.bias, columns, scales),
         *(reduction, dtype, 0, layer.out_features),
@@ -270,9 +279,13 @@ def linear_topk(features: Tensor, layer: FixedFanInLinear, k: int) -> TopK:
         _refuse("linear_topk", "k", k, f"0 to {layer.out_features} (out_features)")
     dtype = choose_dtype("linear_topk", features, layer)
     rows = features.unsqueeze(0).flatten(0, -2)
-    values, indices = torch.ops.torch_sparse_ops.ffi_topk(
-        rows, layer.weight, layer.locations, layer.bias, k, dtype
-    )
+    if is_sharded(layer):
+        from torch_sparse_ops import distributed
+
+        values, indices = distributed.topk(rows, layer, k, dtype)
+    else:
+        tensors = (rows, layer.weight, layer.locations, layer.bias)
+        values, indices = torch.ops.torch_sparse_ops.ffi_topk(*tensors, k, dtype)
     size = (*features.shape[:-1], k)
     return TopK(values.reshape(size), indices.reshape(size))
 
