@@ -63,10 +63,13 @@ def _shard_ffi_backward(
         ([Shard(dim), Partial(), Partial()], [Shard(dim), Shard(dim), Replicate(), Replicate()])
         for dim in range(last)
     ]
-    return [
-        ([result if asked else Replicate() for result, asked in zip(results, output_mask, strict=True)], given)
-        for results, given in (alike, by_output, *by_rows)
-    ]
+
+
+    def of_results(placements: list[Any]) -> list[Any]:
+        """What was not asked for is empty, and everywhere alike."""
+        return [p if asked else Replicate() for p, asked in zip(placements, output_mask, strict=True)]
+
+    return [(of_results(placements), given) for placements, given in (alike, by_output, *by_rows)]
 
 
 # ---- the style
