@@ -1,18 +1,18 @@
 """Fixed fan-in sparse operators for PyTorch: every output is connected to the same number of inputs.
 
-``torch_sparse_ops.ops`` holds the operators, ``torch_sparse_ops.nn`` the layer, and
-``torch_sparse_ops.reference`` the same operators in plain PyTorch. Importing the package loads the operator
-library into torch's dispatcher.
+``torch_sparse_ops.ops`` holds the operators, ``torch_sparse_ops.nn`` the layer, ``torch_sparse_ops.losses``
+losses that never hold its outputs, and ``torch_sparse_ops.reference`` the operators in plain PyTorch.
+Importing the package loads the operator library into torch's dispatcher.
 """
 
 from pathlib import Path
 
 import torch
 
-from torch_sparse_ops import _registration, nn, ops, reference
+from torch_sparse_ops import _reduction, _registration, losses, nn, ops, reference
 from torch_sparse_ops._version import __version__
 
-__all__ = ["LIBRARY_NAME", "__version__", "cpu_capability", "nn", "ops", "reference"]
+__all__ = ["LIBRARY_NAME", "__version__", "cpu_capability", "losses", "nn", "ops", "reference"]
 
 LIBRARY_NAME = "libtorch_sparse_ops.so"
 CPU_CAPABILITIES = ("baseline", "avx2", "avx512")  # as csrc/cpu/capability.h counts them
@@ -55,3 +55,4 @@ def cpu_capability() -> str:
 
 _load_library(_find_library(list(__path__)))
 _registration.register()
+_reduction.register()
