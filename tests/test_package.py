@@ -140,7 +140,7 @@ def test_it_works_from_any_directory(unpacked: Path) -> None:
     assert re.match(r"torch_sparse_ops \S+ works under torch 2\.\d+", run_checks(sys.executable, unpacked))
 
 
-#: What is tried under another torch: all that meets torch's own machinery, which changes from release to release.
+#: What is tried under another torch: all that meets the machinery of torch, which changes with every release.
 MEETS_TORCH = ("registration", "derivatives", "vmap", "features")
 
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from torch_sparse_ops._reduction import NO_COLUMN
+from torch_sparse_ops._reduction import NO_COLUMN, Problem, observe_grad_output
 from torch_sparse_ops.nn import FixedFanInLinear
 
 __all__ = [
@@ -68,10 +68,13 @@ def _reduce(
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = choose_dtype(function, features, layer)
     rows = features.unsqueeze(0).flatten(0, -2)
-    result: tuple[Tensor, Tensor, Tensor] = torch.ops.torch_sparse_ops.ffi_reduce(
+    problem = Problem(
         *(rows, layer.weight, layer.locations, layer.bias, columns, scales),
         *(reduction, dtype, 0, layer.out_features),
     )
+    result: tuple[Tensor, Tensor, Tensor] = torch.ops.torch_sparse_ops.ffi_reduce(*problem)
+    if layer.grad_output_observer is not None and result[0].requires_grad:
+        observe_grad_output(problem, result, layer.grad_output_observer)
     return result
 
 

@@ -1,6 +1,9 @@
 """Layers over the operators."""
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +116,10 @@ class FixedFanInLinear(nn.Module):
             ``U(-1 / sqrt(fan_in), 1 / sqrt(fan_in))``.
         bias: ``[out_features]``, drawn from the same range, or None.
         locations: ``[out_features, fan_in]``, a buffer: in each row a random subset of the inputs, ascending.
+        grad_output_observer: None, or a function to be called in every backward pass through the layer or a
+            loss of :mod:`torch_sparse_ops.losses` over it, with a slice of the outputs, the features
+            ``[..., in_features]`` and the gradient of those outputs ``[..., outputs]``, until all outputs
+            were told of. No copy of the layer has it.
 
     Raises:
         ValueError: a size is negative, ``fan_in`` exceeds ``in_features``, or ``location_dtype`` does not
@@ -122,6 +129,7 @@ class FixedFanInLinear(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
     locations: Tensor
+    grad_output_observer: Callable[[slice, Tensor, Tensor], None] | None
 
     def __init__(
         self,
@@ -141,6 +149,7 @@ class FixedFanInLinear(nn.Module):
         self.in_features = in_features
         self.out_features = out_features
         self.fan_in = fan_in
+        self.grad_output_observer = None
         size = (out_features, fan_in)
         self.weight = nn.Parameter(torch.empty(size, device=device, dtype=dtype))
         self.register_parameter(
@@ -168,7 +177,15 @@ class FixedFanInLinear(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Map ``[..., in_features]`` to ``[..., out_features]``."""
         _check_features(features, self.in_features)
-        return ops.ffi_forward(features, self.weight, self.locations, self.bias)
+        result = ops.ffi_forward(features, self.weight, self.locations, self.bias)
+        if self.grad_output_observer is not None and result.requires_grad:
+            outputs = slice(0, self.out_features)
+            result.register_hook(partial(self.grad_output_observer, outputs, features.detach()))
+        return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles have."""
+        return {**self.__dict__, "grad_output_observer": None}
 
     def extra_repr(self) -> str:
         """Return the sizes, for ``repr``."""
