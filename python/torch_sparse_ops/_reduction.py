@@ -47,19 +47,19 @@ class Reduction(NamedTuple):
     derivative: Callable[[Tensor, Tensor], Tensor]
 
 
-def _finite(values: Tensor) -> Tensor:
+def finite(values: Tensor) -> Tensor:
     """Return the values with infinities replaced, so that a difference with an infinity is not NaN."""
     limits = torch.finfo(values.dtype)
     return values.clamp(limits.min, limits.max)
 
 
 def _log_sum_exp(logits: Tensor) -> Tensor:
-    largest = _finite(logits.amax(1))
+    largest = finite(logits.amax(1))
     return logits.sub_(largest[:, None]).exp_().sum(1).log_().add_(largest)
 
 
 def _softmax(logits: Tensor, log_sum_exp: Tensor) -> Tensor:
-    return logits.sub_(_finite(log_sum_exp)[:, None]).exp_()
+    return logits.sub_(finite(log_sum_exp)[:, None]).exp_()
 
 
 def _softplus(logits: Tensor) -> Tensor:

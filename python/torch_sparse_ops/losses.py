@@ -14,7 +14,7 @@ are used: there is no cast copy of the layer. First derivatives only.
 """
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ __all__ = [
     "LinearCrossEntropyLoss",
     "linear_binary_cross_entropy_with_logits",
     "linear_cross_entropy",
+    "linear_topk",
     "pad_labels",
 ]
 
@@ -58,6 +59,11 @@ def choose_dtype(function: str, features: Tensor, layer: FixedFanInLinear) -> to
     return dtype
 
 
+def is_sharded(layer: FixedFanInLinear) -> bool:
+    """Return whether the parameters are DTensors, without loading the module that defines them."""
+    return hasattr(layer.weight, "device_mesh")
+
+
 def _reduce(
     function: str,
     features: Tensor,
@@ -68,6 +74,10 @@ def _reduce(
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = choose_dtype(function, features, layer)
     rows = features.unsqueeze(0).flatten(0, -2)
+    if is_sharded(layer):
+        from torch_sparse_ops import distributed
+
+        return distributed.reduce(rows, layer, columns, scales, reduction, dtype)
     problem = Problem(
         *(rows, layer.weight, layer.locations, layer.bias, columns, scales),
         *(reduction, dtype, 0, layer.out_features),
@@ -239,10 +249,67 @@ def _check_binary_cross_entropy(
         _refuse(function, "reduction", repr(reduction), accepted)
 
 
+# ---- prediction
+
+
+class TopK(NamedTuple):
+    """Outputs of a layer, largest first, as ``torch.topk`` returns them."""
+
+    values: Tensor
+    indices: Tensor
+
+
+@torch.no_grad()
+def linear_topk(features: Tensor, layer: FixedFanInLinear, k: int) -> TopK:
+    """Compute ``torch.topk(layer(features), k)`` without the logits and without a gradient.
+
+    Equal values are ordered by index, the lowest first, so that the result is one and the same for any number
+    of processes. ``torch.topk`` leaves open which of them it returns.
+
+    Args:
+        features: ``[..., in_features]``.
+        layer: whose outputs are asked for.
+        k: how many, at most ``out_features``.
+
+    Returns:
+        ``values [..., k]`` in the dtype of the logits, and ``indices [..., k]``, int64.
+
+    Raises:
+        ValueError: an argument has a wrong shape, dtype or value.
+    """
+    _check_features("linear_topk", features, layer)
+    if not 0 <= k <= layer.out_features:
+        _refuse("linear_topk", "k", k, f"0 to {layer.out_features} (out_features)")
+    dtype = choose_dtype("linear_topk", features, layer)
+    rows = features.unsqueeze(0).flatten(0, -2)
+    if is_sharded(layer):
+        from torch_sparse_ops import distributed
+
+        values, indices = distributed.topk(rows, layer, k, dtype)
+    else:
+        tensors = (rows, layer.weight, layer.locations, layer.bias)
+        values, indices = torch.ops.torch_sparse_ops.ffi_topk(*tensors, k, dtype)
+    size = (*features.shape[:-1], k)
+    return TopK(values.reshape(size), indices.reshape(size))
+
+
 # ---- modules
 
 
-class LinearCrossEntropyLoss(nn.Module):
+class _LayerLoss(nn.Module):
+    """A loss that owns its layer."""
+
+    def __init__(self, layer: FixedFanInLinear, reduction: str) -> None:
+        super().__init__()
+        self.layer = layer
+        self.reduction = reduction
+
+    def topk(self, features: Tensor, k: int) -> TopK:
+        """Return the ``k`` largest outputs for ``features [..., in_features]``, as :func:`linear_topk`."""
+        return linear_topk(features, self.layer, k)
+
+
+class LinearCrossEntropyLoss(_LayerLoss):
     """A fixed fan-in layer with its cross-entropy: :func:`linear_cross_entropy` as a module.
 
     Args:
@@ -264,11 +331,9 @@ class LinearCrossEntropyLoss(nn.Module):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.layer = layer
+        super().__init__(layer, reduction)
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
-        self.reduction = reduction
         self.label_smoothing = label_smoothing
 
     def forward(self, features: Tensor, target: Tensor) -> Tensor:
@@ -284,7 +349,7 @@ class LinearCrossEntropyLoss(nn.Module):
         )
 
 
-class LinearBCEWithLogitsLoss(nn.Module):
+class LinearBCEWithLogitsLoss(_LayerLoss):
     """A fixed fan-in layer with the binary cross-entropy of each of its outputs.
 
     :func:`linear_binary_cross_entropy_with_logits` as a module.
@@ -300,10 +365,8 @@ class LinearBCEWithLogitsLoss(nn.Module):
     def __init__(
         self, layer: FixedFanInLinear, *, pos_weight: Tensor | None = None, reduction: str = "mean"
     ) -> None:
-        super().__init__()
-        self.layer = layer
+        super().__init__(layer, reduction)
         self.register_buffer("pos_weight", pos_weight)
-        self.reduction = reduction
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of ``features [..., in_features]`` for padded ``labels [..., labels]``."""
