@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_sparse_ops import _reduction, _registration, _topk, nn, ops
+from torch_sparse_ops import _registration, nn, ops
 from torch_sparse_ops._version import __version__
 
 if TYPE_CHECKING:
@@ -81,5 +81,3 @@ def cpu_capability() -> str:
 
 _load_library(_find_library(list(__path__)))
 _registration.register()
-_reduction.register()
-_topk.register()

@@ -10,7 +10,8 @@ layer:
     loss.topk(features, 5).indices
 
 Results are float32 for 16-bit layers, as under autocast. Under autocast, blocks of weights are cast as they
-are used: there is no cast copy of the layer. First derivatives only.
+are used: there is no cast copy of the layer. First derivatives only. The operators behind it are defined when
+this module is imported.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 
+from torch_sparse_ops import _reduction, _topk
 from torch_sparse_ops._reduction import NO_COLUMN, Problem, observe_grad_output
 from torch_sparse_ops.nn import FixedFanInLinear
 
@@ -32,6 +34,9 @@ __all__ = [
 ]
 
 NO_LABEL = -1  # pads rows with fewer labels than others
+
+_reduction.register()
+_topk.register()
 
 
 def _refuse(function: str, argument: str, received: object, accepted: str) -> NoReturn:
