@@ -100,6 +100,11 @@ class _Exchange(ABC):
                     f"{self._name}: the weight of layer {name!r} is parametrised; call "
                     "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') first"
                 )
+            if hasattr(layer.weight, "device_mesh"):
+                raise ValueError(
+                    f"{self._name}: the weight of layer {name!r} is a DTensor; exchange connections of whole "
+                    "layers, with DistributedDataParallel for several processes"
+                )
             if id(layer.weight) not in known:
                 raise ValueError(f"{self._name}: the optimizer does not have the weight of layer {name!r}")
             check_connections(layer)
