@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_sparse_ops import losses, ops
 from torch_sparse_ops.distributed import FixedFanInParallel
 from torch_sparse_ops.nn import FixedFanInLinear
+from torch_sparse_ops.sparsity import RigL
 
 RANKS, BATCH, STEPS = 4, 8, 20
 INPUTS, HIDDEN, OUTPUTS, FAN_IN = 6, 10, 1003, 4  # outputs that no number of processes divides
@@ -120,6 +121,35 @@ def train_data_parallel(wrap: Callable[[nn.Module], nn.Module]) -> list[float]:
     """A part of the batch for each process."""
     model = Model(cross_entropy, torch.float64)
     return train(wrap(model), model.loss, mine(RANKS, dist.get_rank()))
+
+
+def train_exchanging(
+    wrap: Callable[[nn.Module], nn.Module] = lambda model: model, rows: slice = slice(None)
+) -> list[Tensor]:
+    """Train connections, too, and return them with their weights."""
+    model = Model(cross_entropy, torch.float64)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    group = dist.group.WORLD if dist.is_initialized() else None
+    rigl = RigL(model, optimiser, interval=4, end=STEPS, process_group=group)
+    wrapped = wrap(model)
+    for inputs, labels in draw_batches(model.loss, torch.float64):
+        optimiser.zero_grad()
+        wrapped(inputs[rows], labels[rows]).backward()
+        if not rigl.step():
+            optimiser.step()
+    return [model.layer.locations, model.layer.weight.detach()]
+
+
+def exchange_data_parallel() -> list[Tensor]:
+    return train_exchanging(DistributedDataParallel, mine(RANKS, dist.get_rank()))
+
+
+def refuse_exchange_of_parts() -> str:
+    model = Model(cross_entropy, torch.float64)
+    parallelize_module(model, init_device_mesh("cpu", (RANKS,)), SHARDED)
+    with pytest.raises(ValueError, match="DTensor") as refused:
+        RigL(model, torch.optim.SGD(model.parameters()), end=9)
+    return str(refused.value)
 
 
 def train_in_two_dimensions(wrap: Callable[..., nn.Module]) -> list[float]:
@@ -278,6 +308,8 @@ CHECKS: dict[str, Callable[[], Any]] = {
     ),
     "logits sharded": train_with_loss_parallel,
     "DistributedDataParallel": partial(train_data_parallel, DistributedDataParallel),
+    "exchanged connections": exchange_data_parallel,
+    "exchange of parts": refuse_exchange_of_parts,
     "fully_shard": partial(train_data_parallel, shard_data),
     "DistributedDataParallel and outputs": partial(train_in_two_dimensions, distribute_data),
     "fully_shard and outputs": partial(train_in_two_dimensions, shard_data),

@@ -60,6 +60,14 @@ def test_training_on_parts_of_the_batch_is_training_in_one_process(
     torch.testing.assert_close(means.tolist(), checks.train_alone(), rtol=1e-12, atol=0)
 
 
+def test_replicas_exchange_the_connections_that_one_process_does(found: list[dict[str, Any]]) -> None:
+    locations, weights = agree(found, "exchanged connections")
+    expected_locations, expected_weights = checks.train_exchanging()
+    assert torch.equal(locations, expected_locations)
+    torch.testing.assert_close(weights, expected_weights, rtol=1e-10, atol=0)
+    assert not torch.equal(locations, checks.Model(checks.cross_entropy, torch.float64).layer.locations)
+
+
 def test_a_checkpoint_of_four_processes_is_loaded_by_two(found: list[dict[str, Any]]) -> None:
     before_and_after = agree(found, "saved")
     torch.testing.assert_close(agree(found, "loaded"), before_and_after[checks.STEPS :], rtol=1e-12, atol=0)
@@ -123,6 +131,14 @@ def test_a_mesh_of_two_dimensions_is_refused(found: list[dict[str, Any]]) -> Non
         'name, as in mesh["tp"]'
     )
     assert {results["another mesh"] for results in found} == {message}
+
+
+def test_parts_of_a_layer_exchange_no_connections(found: list[dict[str, Any]]) -> None:
+    message = (
+        "RigL: the weight of layer 'loss.layer' is a DTensor; exchange connections of whole layers, with "
+        "DistributedDataParallel for several processes"
+    )
+    assert {results["exchange of parts"] for results in found} == {message}
 
 
 def test_the_package_does_not_load_dtensors() -> None:

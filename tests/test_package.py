@@ -140,6 +140,23 @@ def test_it_works_from_any_directory(unpacked: Path) -> None:
     assert re.match(r"torch_sparse_ops \S+ works under torch 2\.\d+", run_checks(sys.executable, unpacked))
 
 
+#: What is tried under another torch: all that meets the machinery of torch, which changes with every release.
+MEETS_TORCH = ("registration", "derivatives", "vmap", "features")
+
+
+def test_torchs_features_work_under_another_torch(
+    matrix_python: str, unpacked: Path, source_root: Path
+) -> None:
+    has_pytest = [matrix_python, "-c", "import pytest"]
+    if subprocess.run(has_pytest, capture_output=True).returncode != 0:
+        pytest.skip(f"{matrix_python} has no pytest: install it there")
+    files = [str(source_root / "tests" / f"test_{name}.py") for name in MEETS_TORCH]
+    environment = {**os.environ, "PYTHONPATH": str(unpacked / "site-packages")}
+    command = [matrix_python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr
+
+
 def test_it_works_under_another_python_and_torch(matrix_python: str, unpacked: Path) -> None:
     where = "import torch_sparse_ops; print(torch_sparse_ops.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(unpacked / "site-packages")}

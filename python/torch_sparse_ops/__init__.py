@@ -1,21 +1,47 @@
 """Fixed fan-in sparse operators for PyTorch: every output is connected to the same number of inputs.
 
 ``torch_sparse_ops.ops`` holds the operators, ``torch_sparse_ops.nn`` the layer, ``torch_sparse_ops.losses``
-losses that never hold its outputs, and ``torch_sparse_ops.reference`` the operators in plain PyTorch.
-Importing the package loads the operator library into torch's dispatcher.
+losses that never hold its outputs, ``torch_sparse_ops.sparsity`` training of its connections,
+``torch_sparse_ops.conversion`` conversion of models and matrices, and ``torch_sparse_ops.reference`` the
+operators in plain PyTorch. Importing the package loads the operator library into torch's dispatcher; what not
+every program needs is imported at first use.
 """
 
+import importlib
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 
-from torch_sparse_ops import _reduction, _registration, _topk, losses, nn, ops, reference
+from torch_sparse_ops import _registration, nn, ops
 from torch_sparse_ops._version import __version__
 
-__all__ = ["LIBRARY_NAME", "__version__", "cpu_capability", "losses", "nn", "ops", "reference"]
+if TYPE_CHECKING:
+    from torch_sparse_ops import conversion, losses, reference, sparsity
+
+__all__ = [
+    "LIBRARY_NAME",
+    "__version__",
+    "conversion",
+    "cpu_capability",
+    "losses",
+    "nn",
+    "ops",
+    "reference",
+    "sparsity",
+]
 
 LIBRARY_NAME = "libtorch_sparse_ops.so"
 CPU_CAPABILITIES = ("baseline", "avx2", "avx512")  # as csrc/cpu/capability.h counts them
+
+IMPORTED_LATER = ("conversion", "losses", "reference", "sparsity")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in IMPORTED_LATER:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _find_library(directories: list[str]) -> Path:
@@ -55,5 +81,3 @@ def cpu_capability() -> str:
 
 _load_library(_find_library(list(__path__)))
 _registration.register()
-_reduction.register()
-_topk.register()

@@ -14,7 +14,7 @@ the whole sum, so even a forward pass that made the gradients would have to comp
 the backward pass, they cost nothing in evaluation, know the gradient of the result, and are written once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -209,6 +209,35 @@ def _differentiate_block(
     if scales is not None:
         result.addr_(given.to_scaled[rows], scales)
     return result.scatter_add_(1, places, given.to_picked[rows].where(here, 0))
+
+
+def observe_grad_output(
+    problem: Problem,
+    results: tuple[Tensor, Tensor, Tensor],
+    observer: Callable[[slice, Tensor, Tensor], None],
+) -> None:
+    """Let a function see the outputs of each chunk, the features and the gradient of those outputs.
+
+    It happens once in the backward pass, as soon as the gradients of the results are known.
+    """
+    detached: list[Any] = [t.detach() if isinstance(t, Tensor) else t for t in problem]
+    problem, reduced = Problem(*detached), results[0].detach()
+
+    @torch.no_grad()
+    def observe(gradients: Sequence[Tensor | None]) -> None:
+        known = (
+            torch.zeros_like(result) if gradient is None else gradient
+            for result, gradient in zip(results, gradients, strict=True)
+        )
+        given, features = Gradients(reduced, *known), problem.features.to(problem.dtype)
+        for chunk in problem.iterate_chunks():
+            blocks = [
+                _differentiate_block(problem, chunk, rows, features[rows], given)
+                for rows in cut_rows(features.shape[0])
+            ]
+            observer(chunk.outputs, features, torch.cat(blocks))
+
+    torch.autograd.graph.register_multi_grad_hook(results, observe)
 
 
 # ---- shapes and derivatives

@@ -10,7 +10,8 @@ layer:
     loss.topk(features, 5).indices
 
 Results are float32 for 16-bit layers, as under autocast. Under autocast, blocks of weights are cast as they
-are used: there is no cast copy of the layer. First derivatives only.
+are used: there is no cast copy of the layer. First derivatives only. The operators behind it are defined when
+this module is imported.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 
-from torch_sparse_ops._reduction import NO_COLUMN
+from torch_sparse_ops import _reduction, _topk
+from torch_sparse_ops._reduction import NO_COLUMN, Problem, observe_grad_output
 from torch_sparse_ops.nn import FixedFanInLinear
 
 __all__ = [
@@ -32,6 +34,9 @@ __all__ = [
 ]
 
 NO_LABEL = -1  # pads rows with fewer labels than others
+
+_reduction.register()
+_topk.register()
 
 
 def _refuse(function: str, argument: str, received: object, accepted: str) -> NoReturn:
@@ -78,10 +83,13 @@ def _reduce(
         from torch_sparse_ops import distributed
 
         return distributed.reduce(rows, layer, columns, scales, reduction, dtype)
-    result: tuple[Tensor, Tensor, Tensor] = torch.ops.torch_sparse_ops.ffi_reduce(
+    problem = Problem(
         *(rows, layer.weight, layer.locations, layer.bias, columns, scales),
         *(reduction, dtype, 0, layer.out_features),
     )
+    result: tuple[Tensor, Tensor, Tensor] = torch.ops.torch_sparse_ops.ffi_reduce(*problem)
+    if layer.grad_output_observer is not None and result[0].requires_grad:
+        observe_grad_output(problem, result, layer.grad_output_observer)
     return result
 
 
