@@ -80,6 +80,21 @@ def test_second_derivatives_are_refused() -> None:
         gradient.sum().backward()
 
 
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Any]]] = {
+    "vmap": torch.vmap,
+    "grad": torch.func.grad,
+    "jacrev": torch.func.jacrev,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_are_refused(name: str) -> None:
+    layer, target = draw_layer(), torch.zeros((), dtype=torch.int64)
+    transformed = TRANSFORMS[name](lambda features: losses.linear_cross_entropy(features, layer, target))
+    with refusal("inside of those apply torch's loss to layer(features), which does", RuntimeError):
+        transformed(torch.ones(3, INPUTS) if name == "vmap" else torch.ones(INPUTS))
+
+
 # ---- memory
 
 
