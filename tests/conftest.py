@@ -137,3 +137,13 @@ def cuda_prefix(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return prefix
+
+
+@pytest.fixture(params=["one block", "many blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut logits into blocks of which the last ones are smaller, or not at all."""
+    from torch_sparse_ops import _chunks
+
+    if request.param == "many blocks":
+        monkeypatch.setattr(_chunks, "BLOCK_LOGITS", 1000)
+        monkeypatch.setattr(_chunks, "BLOCK_ROWS", 4)

@@ -217,6 +217,14 @@ def predict_sharded(outputs: int, location_dtype: torch.dtype = torch.int32) -> 
     return predict(layer)
 
 
+def reset_sharded() -> list[Tensor]:
+    """A layer that was sharded before it held anything."""
+    layer = FixedFanInLinear(HIDDEN, OUTPUTS, FAN_IN, dtype=torch.float64, device="meta")
+    parallelize_module(layer, init_device_mesh("cpu", (RANKS,)), FixedFanInParallel())
+    layer.to_empty(device="cpu").reset_parameters(torch.Generator().manual_seed(3))
+    return [whole(tensor).detach() for tensor in layer.state_dict().values()]
+
+
 def shard_rows() -> list[Tensor]:
     """The operators on DTensors whose rows are sharded, with the same layer everywhere."""
     mesh = init_device_mesh("cpu", (RANKS,))
@@ -314,6 +322,7 @@ CHECKS: dict[str, Callable[[], Any]] = {
     "DistributedDataParallel and outputs": partial(train_in_two_dimensions, distribute_data),
     "fully_shard and outputs": partial(train_in_two_dimensions, shard_data),
     "layouts": compute_layouts,
+    "reset": reset_sharded,
     "1003 outputs": partial(predict_sharded, OUTPUTS),
     "5 outputs": partial(predict_sharded, 5),
     "int16": partial(predict_sharded, OUTPUTS, torch.int16),

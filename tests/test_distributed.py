@@ -85,6 +85,11 @@ def test_the_result_has_the_layout_asked_for(found: list[dict[str, Any]], name: 
         torch.testing.assert_close(its_gradients, gradients)
 
 
+def test_a_layer_sharded_on_meta_is_drawn_as_a_whole_one(found: list[dict[str, Any]]) -> None:
+    expected = list(checks.draw_layer().state_dict().values())
+    torch.testing.assert_close(agree(found, "reset"), expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("name", "outputs"), [("1003 outputs", checks.OUTPUTS), ("5 outputs", 5), ("int16", checks.OUTPUTS)]
 )
@@ -114,7 +119,7 @@ def test_a_layer_that_fully_shard_left_sharded_is_refused(found: list[dict[str, 
     for results in found:
         message = results["unsharded locations"]
         assert "received placements [(Shard(dim=0),), None, (Shard(dim=0),)] of weight, locations" in message
-        assert "Apply fully_shard to the module that computes the loss" in message
+        assert "apply it to the loss or to what holds the loss" in message
 
 
 def test_other_modules_are_refused(found: list[dict[str, Any]]) -> None:

@@ -2,9 +2,10 @@
 
 ``torch_sparse_ops.ops`` holds the operators, ``torch_sparse_ops.nn`` the layer, ``torch_sparse_ops.losses``
 losses that never hold its outputs, ``torch_sparse_ops.sparsity`` training of its connections,
-``torch_sparse_ops.conversion`` conversion of models and matrices, and ``torch_sparse_ops.reference`` the
-operators in plain PyTorch. Importing the package loads the operator library into torch's dispatcher; what not
-every program needs is imported at first use.
+``torch_sparse_ops.conversion`` conversion of models and matrices, ``torch_sparse_ops.distributed`` layers
+over several processes, and ``torch_sparse_ops.reference`` the operators in plain PyTorch. Importing the
+package loads the operator library into torch's dispatcher; what not every program needs is imported at first
+use.
 """
 
 import importlib
@@ -18,13 +19,14 @@ from torch_sparse_ops import _registration, nn, ops
 from torch_sparse_ops._version import __version__
 
 if TYPE_CHECKING:
-    from torch_sparse_ops import conversion, losses, reference, sparsity
+    from torch_sparse_ops import conversion, distributed, losses, reference, sparsity
 
 __all__ = [
     "LIBRARY_NAME",
     "__version__",
     "conversion",
     "cpu_capability",
+    "distributed",
     "losses",
     "nn",
     "ops",
@@ -35,7 +37,7 @@ __all__ = [
 LIBRARY_NAME = "libtorch_sparse_ops.so"
 CPU_CAPABILITIES = ("baseline", "avx2", "avx512")  # as csrc/cpu/capability.h counts them
 
-IMPORTED_LATER = ("conversion", "losses", "reference", "sparsity")
+IMPORTED_LATER = ("conversion", "distributed", "losses", "reference", "sparsity")
 
 
 def __getattr__(name: str) -> ModuleType:

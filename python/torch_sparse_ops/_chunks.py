@@ -11,6 +11,8 @@ from torch import Tensor
 BLOCK_LOGITS = 2**22
 #: Most rows of a block: with more it would be so narrow that the operators spend their time on packing.
 BLOCK_ROWS = 1024
+#: Wider chunks are multiples of this, so that their outputs fall into groups without a remainder.
+CHUNK_UNIT = 1024
 
 
 class Layer(NamedTuple):
@@ -54,13 +56,14 @@ def _cut(size: int, step: int) -> list[slice]:
 
 
 def cut_rows(batch: int) -> list[slice]:
-    """Return the rows of each block."""
-    return _cut(batch, BLOCK_ROWS)
+    """Return the rows of each block, of which there is at least one, if an empty one."""
+    return _cut(batch, BLOCK_ROWS) or [slice(0, 0)]
 
 
 def iterate_chunks(layer: Layer, batch: int) -> Iterator[Chunk]:
     """Yield the chunks of a layer, as wide as a block of logits may be; the shape alone decides."""
     weights, locations, bias, dtype = layer
-    for outputs in _cut(weights.shape[0], BLOCK_LOGITS // max(1, min(batch, BLOCK_ROWS))):
+    width = BLOCK_LOGITS // max(1, min(batch, BLOCK_ROWS))
+    for outputs in _cut(weights.shape[0], width - width % CHUNK_UNIT if width > CHUNK_UNIT else width):
         offsets = None if bias is None else bias[outputs].to(dtype)
         yield Chunk(outputs, weights[outputs].to(dtype), locations[outputs], offsets)

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from torch_sparse_ops._chunks import Chunk, Layer, cut_rows, iterate_chunks, sum_dtype
+from torch_sparse_ops._registration import OUTPUT_MASK, TRANSFORMS
 
-OUTPUT_MASK = tuple[bool, bool, bool]
 NO_COLUMN = torch.iinfo(torch.int64).min  # an entry of columns that picks nothing
 
 _library = torch.library.Library("torch_sparse_ops", "FRAGMENT")
@@ -286,6 +286,13 @@ def _refuse_second_derivative(ctx: Any, *gradients: Tensor) -> NoReturn:
     )
 
 
+def _refuse_transforms(*arguments: Any) -> NoReturn:
+    raise RuntimeError(
+        "the losses over ffi_reduce take no part in torch.vmap and torch.func; inside of those apply torch's "
+        "loss to layer(features), which does"
+    )
+
+
 def register() -> None:
     """Define both operators; the library must be loaded."""
     library = torch.library
@@ -297,5 +304,6 @@ def register() -> None:
         _library.define(schema)
         for key in ("CPU", "CUDA"):
             _library.impl(name, kernel, key)
+        _library.impl(name, _refuse_transforms, TRANSFORMS)
         library.register_fake(name, fake)
         library.register_autograd(name, backward, setup_context=setup)

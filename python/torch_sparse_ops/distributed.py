@@ -169,14 +169,22 @@ def find_part(layer: FixedFanInLinear) -> Part:
     if any(placement != (Shard(0),) for placement in placements):
         raise ValueError(
             f"a sharded layer: received placements {placements} of weight, locations and bias, accepted "
-            "is (Shard(dim=0),) for each, as FixedFanInParallel makes them. Apply fully_shard to the module "
-            "that computes the loss, not to the layer in it: that is never called, so its shards not gathered"
+            "is (Shard(dim=0),) for each, as FixedFanInParallel makes them. fully_shard gathers a layer when "
+            "the module it was applied to is called: apply it to the loss or to what holds the loss, and "
+            "register other methods with torch.distributed.fsdp.register_fsdp_forward_method"
         )
     weights, locations, *bias = (tensor.to_local() for tensor in tensors if isinstance(tensor, DTensor))
     mesh = cast(DTensor, layer.weight).device_mesh
     size = -(-layer.out_features // mesh.size())  # DTensor cuts as torch.chunk does
     first_output = min(mesh.get_local_rank() * size, layer.out_features)
     return Part(mesh, weights, locations, bias[0] if bias else None, first_output)
+
+
+def take_part(values: Tensor, like: Tensor) -> DTensor:
+    """Return a DTensor of values that this process has in full, sharded as another one; nothing is sent."""
+    target = cast(DTensor, like)
+    values = values.to(target.device)
+    return distribute_tensor(values, target.device_mesh, target.placements, src_data_rank=None)
 
 
 def _replicate(features: Tensor, mesh: DeviceMesh) -> Tensor:

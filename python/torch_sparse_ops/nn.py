@@ -92,6 +92,15 @@ def draw_locations(
     return locations
 
 
+def _fill(tensor: Tensor, values: Tensor) -> None:
+    """Copy values into a tensor, or into this process's part of a DTensor."""
+    if hasattr(tensor, "device_mesh"):
+        from torch_sparse_ops import distributed
+
+        values = distributed.take_part(values, tensor)
+    tensor.copy_(values)
+
+
 class FixedFanInLinear(nn.Module):
     """A linear layer in which every output is connected to ``fan_in`` of the inputs.
 
@@ -164,15 +173,12 @@ class FixedFanInLinear(nn.Module):
         if self.weight.is_meta or isinstance(self.weight, FakeTensor):
             return
         device = self.weight.device if generator is None else generator.device
-        self.locations.copy_(
-            draw_locations(
-                self.in_features, self.out_features, self.fan_in, device=device, generator=generator
-            )
-        )
+        sizes = (self.in_features, self.out_features, self.fan_in)
+        _fill(self.locations, draw_locations(*sizes, device=device, generator=generator))
         bound = 1 / math.sqrt(self.fan_in) if self.fan_in > 0 else 0.0
         for parameter in self.parameters():
             drawn = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
-            parameter.copy_(drawn.uniform_(-bound, bound, generator=generator))
+            _fill(parameter, drawn.uniform_(-bound, bound, generator=generator))
 
     def forward(self, features: Tensor) -> Tensor:
         """Map ``[..., in_features]`` to ``[..., out_features]``."""
