@@ -31,7 +31,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.fixture(params=[2**22, 3 * IN], ids=["one chunk", "chunks"])
+@pytest.fixture(params=[2**20, 3 * IN], ids=["one chunk", "chunks"])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_connections, "CHUNK_ENTRIES", request.param)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from torch_sparse_ops.nn import FixedFanInLinear
 
-CHUNK_ENTRIES = 2**22  # numbers that are held at a time: of gradients of absent connections, or of weights
+CHUNK_ENTRIES = 2**20  # numbers that are held at a time: of gradients of absent connections, or of weights
 
 
 def iterate_rows(rows: slice, width: int) -> Iterator[slice]:
