@@ -19,12 +19,12 @@ enum class Index : uint8_t { int16, uint16, int32, int64 };
 struct Tile {
   int64_t first;
   int64_t rows;
-  int64_t width;  // 1, 4, 8, 16, 32 or 64
+  int64_t width;  // 1, 4, 8, 16 or 32
   int64_t place;
 };
 
 constexpr int64_t kBlock = 64;  // outputs that are computed before they are written
-constexpr int64_t kMaxWidth = 64;  // of a tile of floats
+constexpr int64_t kMaxWidth = 32;  // of a tile of floats
 constexpr int64_t kMaxDoubleWidth = 16;
 
 struct Layer {
