@@ -122,10 +122,12 @@ ALWAYS_INLINE V add_parts(const V* vectors) {
 }
 
 // block[outputs][width] = bias[o] + sum_k weights[o][k] * tile[locations[o][k]][width].
-// Several sums that are added at last hide the latency of the additions where a row is narrow.
+// Several sums that are added at last hide the latency of the additions where a row is narrow. Connections that are not in
+// the caches yet are to be prefetched.
 template <typename T, typename Rows, typename Location>
 void forward_loop(
-    const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs, T* block) {
+    const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
+    bool prefetches, T* block) {
   constexpr int64_t lanes = Rows::lanes;
   constexpr int64_t parts = Rows::parts;
   constexpr int64_t group = kGroup<T>;
@@ -133,7 +135,9 @@ void forward_loop(
   for (int64_t o = 0; o < outputs; ++o) {
     const T* w = weights + o * fan_in;
     const Location* from = static_cast<const Location*>(locations) + o * fan_in;
-    prefetch_connections(w, from, fan_in);
+    if (prefetches) {
+      prefetch_connections(w, from, fan_in);
+    }
     typename Rows::V sums[parts][sets] = {};
     UNROLL
     for (int64_t p = 0; p < parts; ++p) {
@@ -160,13 +164,16 @@ void forward_loop(
 // Four values at a time are brought together from single loads, which is faster than the gather instructions are.
 template <typename T, typename Location>
 void dot_loop(
-    const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs, T* block) {
+    const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
+    bool prefetches, T* block) {
   using V = Vector<T, 4>;
   const T* row = static_cast<const T*>(tile);
   for (int64_t o = 0; o < outputs; ++o) {
     const T* w = weights + o * fan_in;
     const Location* from = static_cast<const Location*>(locations) + o * fan_in;
-    prefetch_connections(w, from, fan_in);
+    if (prefetches) {
+      prefetch_connections(w, from, fan_in);
+    }
     const auto gather = [&](int64_t k) __attribute__((always_inline)) {
       return V{row[from[k]], row[from[k + 1]], row[from[k + 2]], row[from[k + 3]]};
     };
