@@ -14,7 +14,7 @@ namespace {
 template <typename T>
 struct Loops {
   void (*transpose)(
-      const T* source, int64_t source_stride, int64_t rows, int64_t present, int64_t columns, T* target,
+      const T* source, int64_t source_stride, int64_t rows, int64_t present, int64_t columns, bool padded, T* target,
       int64_t target_stride, bool streaming);
   void (*forward[4])(  // 32-bit locations, 16-bit locations; the same for half rows, where they exist
       const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
@@ -97,7 +97,7 @@ void load_block(Value value, const Tile& tile, const void* matrix, int64_t strid
     rows = wide;
     rows_stride = kBlock;
   }
-  find_loops<T>(tile).transpose(rows, rows_stride, tile.width, tile.rows, columns, block, tile.width, false);
+  find_loops<T>(tile).transpose(rows, rows_stride, tile.width, tile.rows, columns, false, block, tile.width, false);
 }
 
 ALWAYS_INLINE bool is_aligned(const void* pointer, int64_t stride_bytes) {
@@ -112,11 +112,11 @@ void store_block(
   const auto transpose = find_loops<T>(tile).transpose;
   streaming = streaming && is_aligned(target, stride * size_of(value));
   if (!is_narrow(value)) {
-    transpose(block, tile.width, columns, columns, tile.rows, static_cast<T*>(target), stride, streaming);
+    transpose(block, tile.width, columns, columns, tile.rows, true, static_cast<T*>(target), stride, streaming);
     return;
   }
   T wide[kMaxWidth * kBlock];
-  transpose(block, tile.width, columns, columns, tile.rows, wide, kBlock, false);
+  transpose(block, tile.width, columns, columns, tile.rows, true, wide, kBlock, false);
   for (int64_t r = 0; r < tile.rows; ++r) {
     narrow(value, wide + r * kBlock, columns, advance(target, r * stride * size_of(value)), streaming);
   }

@@ -27,10 +27,15 @@ int64_t divide_up(int64_t value, int64_t divisor) { return (value + divisor - 1)
 
 // ---------------------------------------------------------------- cutting the work
 
-// The width of the next tile for `rows` entries of the batch. The work on a tile grows less than its width, so that a rest
-// is taken into one wider tile rather than two narrow ones, unless most of it would stay empty.
+// The width of the next tile for `rows` entries of the batch. A rest is taken into one tile that is partly empty rather than
+// two full ones, since the work on a tile grows less than its width; but a single entry is cheaper alone.
 int64_t choose_width(int64_t rows, int64_t most) {
-  return std::min<int64_t>(most, rows == 1 ? 1 : rows <= 4 ? 4 : rows <= 8 ? 8 : rows <= 16 ? 16 : 32);
+  for (int64_t width : {1, 4, 8, 16}) {
+    if (rows <= width || (width == 16 && rows == width + 1)) {
+      return std::min(width, most);
+    }
+  }
+  return most;
 }
 
 // Tiles of the whole batch. Wide rows make the best of every location read, as long as a tile stays in the cache; if none

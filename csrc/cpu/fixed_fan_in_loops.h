@@ -85,7 +85,7 @@ struct PlainRows : Row<T, width> {
 // a shift and a mask turn a vector of words into two parts of floats in their natural order.
 template <int64_t width>
 struct HalfRows {
-  static constexpr int64_t lanes = width / 2 < kLanes<float> ? width / 2 : kLanes<float>;
+  static constexpr int64_t lanes = Row<float, width / 2>::lanes;
   static constexpr int64_t parts = width / lanes;
   using V = Vector<float, lanes>;
 
@@ -174,15 +174,19 @@ void dot_loop(
     if (prefetches) {
       prefetch_connections(w, from, fan_in);
     }
-    const auto gather = [&](int64_t k) __attribute__((always_inline)) {
-      return V{row[from[k]], row[from[k + 1]], row[from[k + 2]], row[from[k + 3]]};
+    const auto multiply = [&](int64_t k) __attribute__((always_inline)) {
+      const Connections<T, 4, Location, 4> here(w + k, from + k);
+      const V values = {
+          row[here.template location<0>()], row[here.template location<1>()], row[here.template location<2>()],
+          row[here.template location<3>()]};
+      return load<4>(w + k) * values;
     };
     V even = {};
     V odd = {};
     int64_t k = 0;
     for (; k + 8 <= fan_in; k += 8) {
-      even += load<4>(w + k) * gather(k);
-      odd += load<4>(w + k + 4) * gather(k + 4);
+      even += multiply(k);
+      odd += multiply(k + 4);
     }
     even += odd;
     T sum = bias[o] + ((even[0] + even[2]) + (even[1] + even[3]));
