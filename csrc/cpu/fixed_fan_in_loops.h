@@ -23,29 +23,19 @@ struct Row {
   using V = Vector<T, lanes>;
 };
 
-// `count` neighbouring connections of an output. Locations are read eight bytes at a time.
-template <typename T, int64_t lanes, typename Location, int64_t count = kGroup<T>>
-struct Connections {
+// `count` neighbouring locations, read eight bytes at a time.
+template <typename Location, int64_t count>
+struct Locations {
   static constexpr int64_t bits = 8 * sizeof(Location);
   static constexpr int64_t per_word = 64 / bits < count ? 64 / bits : count;
-  Vector<T, lanes> weights[count / kGroup<T>];
   uint64_t words[count / per_word];
 
-  ALWAYS_INLINE Connections(const T* weight, const Location* location) {
-    UNROLL
-    for (int64_t i = 0; i < count / kGroup<T>; ++i) {
-      weights[i] = load_group<lanes>(weight + i * kGroup<T>);
-    }
+  explicit ALWAYS_INLINE Locations(const Location* source) {
     UNROLL
     for (int64_t i = 0; i < count / per_word; ++i) {
       words[i] = 0;
-      __builtin_memcpy(&words[i], location + i * per_word, per_word * sizeof(Location));
+      __builtin_memcpy(&words[i], source + i * per_word, per_word * sizeof(Location));
     }
-  }
-
-  template <int64_t j>
-  ALWAYS_INLINE Vector<T, lanes> weight() const {
-    return spread_member<T, j % kGroup<T>>(weights[j / kGroup<T>], LaneNumbers<lanes>{});
   }
 
   template <int64_t j>
@@ -145,9 +135,10 @@ void forward_loop(
     }
     int64_t k = 0;
     for (; k + group <= fan_in; k += group) {
-      const Connections<T, lanes, Location> here(w + k, from + k);
+      const auto group_weights = load_group<lanes>(w + k);
+      const Locations<Location, group> here(from + k);
       call_with_each(LaneNumbers<group>{}, [&](auto j) __attribute__((always_inline)) {
-        Rows::template add<sets, j % sets>(tile, here.template location<j>(), here.template weight<j>(), sums);
+        Rows::template add<sets, j % sets>(tile, here.template location<j>(), spread_member<T, j>(group_weights), sums);
       });
     }
     for (; k < fan_in; ++k) {
@@ -175,7 +166,7 @@ void dot_loop(
       prefetch_connections(w, from, fan_in);
     }
     const auto multiply = [&](int64_t k) __attribute__((always_inline)) {
-      const Connections<T, 4, Location, 4> here(w + k, from + k);
+      const Locations<Location, 4> here(from + k);
       const V values = {
           row[here.template location<0>()], row[here.template location<1>()], row[here.template location<2>()],
           row[here.template location<3>()]};
@@ -265,9 +256,10 @@ void features_loop(
     const uint32_t* to = locations + o * fan_in;
     int64_t k = 0;
     for (; k + group <= fan_in; k += group) {
-      const Connections<T, lanes, uint32_t> here(w + k, to + k);
+      const auto group_weights = load_group<lanes>(w + k);
+      const Locations<uint32_t, group> here(to + k);
       call_with_each(LaneNumbers<group>{}, [&](auto j) __attribute__((always_inline)) {
-        grad.add_to(partial + here.template location<j>() * width, here.template weight<j>());
+        grad.add_to(partial + here.template location<j>() * width, spread_member<T, j>(group_weights));
       });
     }
     for (; k < fan_in; ++k) {

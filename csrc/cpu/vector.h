@@ -126,25 +126,32 @@ template <int64_t lanes, typename T>
 ALWAYS_INLINE Vector<T, lanes> load_group(const T* source) {
   const auto group = load<kGroup<T>>(source);
   using V = Vector<T, lanes>;
-#if defined(__AVX__)
-  if constexpr (sizeof(V) == 32) {
-    return reinterpret_bits<V>(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(&group)));
-  }
-#endif
 #if defined(__AVX512F__)
   if constexpr (sizeof(V) == 64) {
     return reinterpret_bits<V>(_mm512_broadcast_f32x4(reinterpret_bits<__m128>(group)));
-  }
+  } else
 #endif
-  if constexpr (sizeof(V) == 16) {
+#if defined(__AVX__)
+  if constexpr (sizeof(V) == 32) {
+    return reinterpret_bits<V>(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(&group)));
+  } else
+#endif
+  {
+    static_assert(sizeof(V) == sizeof(group), "a vector of this instruction set");
     return group;
   }
 }
 
 template <typename T, int64_t member, typename V, int... lane>
-ALWAYS_INLINE V spread_member(V groups, std::integer_sequence<int, lane...>) {
+ALWAYS_INLINE V spread_lane(V groups, std::integer_sequence<int, lane...>) {
   constexpr int size = kGroup<T>;
   return __builtin_shufflevector(groups, groups, (lane / size * size + int{member})...);
+}
+
+// One member of every group, all over its group.
+template <typename T, int64_t member, typename V>
+ALWAYS_INLINE V spread_member(V groups) {
+  return spread_lane<T, member>(groups, LaneNumbers<sizeof(V) / sizeof(T)>{});
 }
 
 template <int64_t lanes, typename T>
