@@ -17,7 +17,7 @@ struct Loops {
       const T* source, int64_t source_stride, int64_t rows, int64_t present, int64_t columns, bool padded, T* target,
       int64_t target_stride, bool streaming);
   void (*forward[4])(  // 32-bit locations, 16-bit locations; the same for half rows, where they exist
-      const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
+      const void* tile, const void* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
       bool prefetches, T* block);
   void (*pack_halves)(const T* block, int64_t columns, void* rows);
   void (*features)(

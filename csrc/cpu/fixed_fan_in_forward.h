@@ -29,6 +29,7 @@ bool compute_block(
   const T* features = static_cast<const T*>(task.packed) + tile.place * layer.in_features;
   const int64_t step = step_outputs(layer);
   const bool is_first = &tile == task.first_tile;
+  const bool halves = has_half_rows(layer, tile);
   const bool is_short = size_of(layer.index) == 2;
   T* wide = static_cast<T*>(scratch);
   uint32_t* converted = reinterpret_cast<uint32_t*>(wide + step * layer.fan_in);
@@ -39,10 +40,10 @@ bool compute_block(
     if (is_first && !layer.checked && !locations_valid(layer, begin, begin + count)) {
       return false;
     }
-    const T* weights = read_values(layer.value, layer.weights, begin, count, wide);
+    const void* weights = halves ? advance(layer.weights, begin * 2) : read_values(layer.value, layer.weights, begin, count, wide);
     const void* locations =
         is_short ? advance(layer.locations, begin * 2) : read_locations(layer, begin, count, converted);
-    find_loops<T>(tile).forward[is_short + 2 * has_half_rows(layer, tile)](
+    find_loops<T>(tile).forward[is_short + 2 * halves](
         features, weights, locations, offsets + (o - first), layer.fan_in, outputs, is_first,
         block + (o - first) * tile.width);
   }

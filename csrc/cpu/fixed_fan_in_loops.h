@@ -59,6 +59,10 @@ ALWAYS_INLINE void prefetch_connections(const T* weights, const Location* locati
 template <typename T, int64_t width>
 struct PlainRows : Row<T, width> {
   using R = Row<T, width>;
+  using Weight = T;
+
+  static ALWAYS_INLINE T widen(T weight) { return weight; }
+  static ALWAYS_INLINE Vector<T, kGroup<T>> load_weights(const T* weights) { return load<kGroup<T>>(weights); }
 
   // sums[][set] += weight * a row.
   template <int64_t sets, int64_t set>
@@ -71,13 +75,19 @@ struct PlainRows : Row<T, width> {
   }
 };
 
-// As bfloat16, which halves what has to come from the cache. A 32-bit word holds two values that lie a vector apart, so that
+// As bfloat16, which halves what has to come from the cache; weights are then bfloat16, too. A 32-bit word holds two values that lie a vector apart, so that
 // a shift and a mask turn a vector of words into two parts of floats in their natural order.
 template <int64_t width>
 struct HalfRows {
   static constexpr int64_t lanes = Row<float, width / 2>::lanes;
   static constexpr int64_t parts = width / lanes;
   using V = Vector<float, lanes>;
+  using Weight = uint16_t;
+
+  static ALWAYS_INLINE float widen(uint16_t weight) { return reinterpret_bits<float>(uint32_t{weight} << 16); }
+  static ALWAYS_INLINE Vector<float, 4> load_weights(const uint16_t* weights) {
+    return Bfloat16::widen<4>(load<4>(weights));
+  }
 
   template <int64_t sets, int64_t set>
   static ALWAYS_INLINE void add(const void* tile, uint64_t location, V weight, V (*sums)[sets]) {
@@ -116,14 +126,14 @@ ALWAYS_INLINE V add_parts(const V* vectors) {
 // the caches yet are to be prefetched.
 template <typename T, typename Rows, typename Location>
 void forward_loop(
-    const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
+    const void* tile, const void* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
     bool prefetches, T* block) {
   constexpr int64_t lanes = Rows::lanes;
   constexpr int64_t parts = Rows::parts;
   constexpr int64_t group = kGroup<T>;
   constexpr int64_t sets = parts == 1 ? group : parts == 2 ? 2 : 1;
   for (int64_t o = 0; o < outputs; ++o) {
-    const T* w = weights + o * fan_in;
+    const auto* w = static_cast<const typename Rows::Weight*>(weights) + o * fan_in;
     const Location* from = static_cast<const Location*>(locations) + o * fan_in;
     if (prefetches) {
       prefetch_connections(w, from, fan_in);
@@ -135,14 +145,14 @@ void forward_loop(
     }
     int64_t k = 0;
     for (; k + group <= fan_in; k += group) {
-      const auto group_weights = load_group<lanes>(w + k);
+      const auto group_weights = repeat_group<T, lanes>(Rows::load_weights(w + k));
       const Locations<Location, group> here(from + k);
       call_with_each(LaneNumbers<group>{}, [&](auto j) __attribute__((always_inline)) {
         Rows::template add<sets, j % sets>(tile, here.template location<j>(), spread_member<T, j>(group_weights), sums);
       });
     }
     for (; k < fan_in; ++k) {
-      Rows::template add<sets, 0>(tile, from[k], spread<lanes>(w[k]), sums);
+      Rows::template add<sets, 0>(tile, from[k], spread<lanes>(Rows::widen(w[k])), sums);
     }
     UNROLL
     for (int64_t p = 0; p < parts; ++p) {
@@ -155,12 +165,12 @@ void forward_loop(
 // Four values at a time are brought together from single loads, which is faster than the gather instructions are.
 template <typename T, typename Location>
 void dot_loop(
-    const void* tile, const T* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
+    const void* tile, const void* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
     bool prefetches, T* block) {
   using V = Vector<T, 4>;
   const T* row = static_cast<const T*>(tile);
   for (int64_t o = 0; o < outputs; ++o) {
-    const T* w = weights + o * fan_in;
+    const T* w = static_cast<const T*>(weights) + o * fan_in;
     const Location* from = static_cast<const Location*>(locations) + o * fan_in;
     if (prefetches) {
       prefetch_connections(w, from, fan_in);
@@ -256,7 +266,7 @@ void features_loop(
     const uint32_t* to = locations + o * fan_in;
     int64_t k = 0;
     for (; k + group <= fan_in; k += group) {
-      const auto group_weights = load_group<lanes>(w + k);
+      const auto group_weights = repeat_group<T, lanes>(load<group>(w + k));
       const Locations<uint32_t, group> here(to + k);
       call_with_each(LaneNumbers<group>{}, [&](auto j) __attribute__((always_inline)) {
         grad.add_to(partial + here.template location<j>() * width, spread_member<T, j>(group_weights));

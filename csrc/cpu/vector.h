@@ -121,10 +121,9 @@ ALWAYS_INLINE void call_with_each(std::integer_sequence<int, i...>, const Functi
 template <typename T>
 constexpr int64_t kGroup = 16 / sizeof(T);
 
-// A group from memory, over and over. The compiler's own shuffles go through the stack where they widen.
-template <int64_t lanes, typename T>
-ALWAYS_INLINE Vector<T, lanes> load_group(const T* source) {
-  const auto group = load<kGroup<T>>(source);
+// A group over and over. The compiler's own shuffles go through the stack where they widen.
+template <typename T, int64_t lanes>
+ALWAYS_INLINE Vector<T, lanes> repeat_group(Vector<T, kGroup<T>> group) {
   using V = Vector<T, lanes>;
 #if defined(__AVX512F__)
   if constexpr (sizeof(V) == 64) {
