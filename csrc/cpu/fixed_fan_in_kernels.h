@@ -91,6 +91,7 @@ extern const FixedFanInKernels fixed_fan_in_baseline[2];
 #if defined(__x86_64__)
 extern const FixedFanInKernels fixed_fan_in_avx2[2];
 extern const FixedFanInKernels fixed_fan_in_avx512[2];
+extern const FixedFanInKernels fixed_fan_in_avx512_bf16[2];
 #endif
 
 }  // namespace torch_sparse_ops

@@ -55,6 +55,8 @@ const FixedFanInKernels* find_kernels(Capability capability, Value value) {
   const bool is_double = value == Value::float64;
 #if defined(__x86_64__)
   switch (capability) {
+    case Capability::avx512_bf16:
+      return &fixed_fan_in_avx512_bf16[is_double];
     case Capability::avx512:
       return &fixed_fan_in_avx512[is_double];
     case Capability::avx2:

@@ -10,106 +10,10 @@
 
 #pragma once
 
-#include "vector.h"
+#include "fixed_fan_in_rows.h"
 
 namespace torch_sparse_ops {
 namespace {
-
-// A row of a tile, [width], in registers.
-template <typename T, int64_t width>
-struct Row {
-  static constexpr int64_t lanes = width < kLanes<T> ? width : kLanes<T>;
-  static constexpr int64_t parts = width / lanes;
-  using V = Vector<T, lanes>;
-};
-
-// `count` neighbouring locations, read eight bytes at a time.
-template <typename Location, int64_t count>
-struct Locations {
-  static constexpr int64_t bits = 8 * sizeof(Location);
-  static constexpr int64_t per_word = 64 / bits < count ? 64 / bits : count;
-  uint64_t words[count / per_word];
-
-  explicit ALWAYS_INLINE Locations(const Location* source) {
-    UNROLL
-    for (int64_t i = 0; i < count / per_word; ++i) {
-      words[i] = 0;
-      __builtin_memcpy(&words[i], source + i * per_word, per_word * sizeof(Location));
-    }
-  }
-
-  template <int64_t j>
-  ALWAYS_INLINE uint64_t location() const {
-    return static_cast<Location>(words[j / per_word] >> j % per_word * bits);
-  }
-};
-
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first location of a word lies in its lowest bits");
-
-// Asks for what lies 8 KiB behind the connections of an output: the hardware follows a stream only to the end of its page.
-template <typename T, typename Location>
-ALWAYS_INLINE void prefetch_connections(const T* weights, const Location* locations, int64_t fan_in) {
-  for (int64_t k = 2048; k < 2048 + fan_in; k += 16) {
-    __builtin_prefetch(weights + k);
-    __builtin_prefetch(locations + k);
-  }
-}
-
-// How forward_loop reads the rows of a tile: as values of T.
-template <typename T, int64_t width>
-struct PlainRows : Row<T, width> {
-  using R = Row<T, width>;
-  using Weight = T;
-
-  static ALWAYS_INLINE T widen(T weight) { return weight; }
-  static ALWAYS_INLINE Vector<T, kGroup<T>> load_weights(const T* weights) { return load<kGroup<T>>(weights); }
-
-  // sums[][set] += weight * a row.
-  template <int64_t sets, int64_t set>
-  static ALWAYS_INLINE void add(const void* tile, uint64_t location, typename R::V weight, typename R::V (*sums)[sets]) {
-    const T* row = static_cast<const T*>(tile) + location * width;
-    UNROLL
-    for (int64_t p = 0; p < R::parts; ++p) {
-      sums[p][set] += weight * load<R::lanes>(row + p * R::lanes);
-    }
-  }
-};
-
-// As bfloat16, which halves what has to come from the cache; weights are then bfloat16, too. A 32-bit word holds two values that lie a vector apart, so that
-// a shift and a mask turn a vector of words into two parts of floats in their natural order.
-template <int64_t width>
-struct HalfRows {
-  static constexpr int64_t lanes = Row<float, width / 2>::lanes;
-  static constexpr int64_t parts = width / lanes;
-  using V = Vector<float, lanes>;
-  using Weight = uint16_t;
-
-  static ALWAYS_INLINE float widen(uint16_t weight) { return reinterpret_bits<float>(uint32_t{weight} << 16); }
-  static ALWAYS_INLINE Vector<float, 4> load_weights(const uint16_t* weights) {
-    return Bfloat16::widen<4>(load<4>(weights));
-  }
-
-  template <int64_t sets, int64_t set>
-  static ALWAYS_INLINE void add(const void* tile, uint64_t location, V weight, V (*sums)[sets]) {
-    const uint32_t* row = static_cast<const uint32_t*>(tile) + location * (width / 2);
-    UNROLL
-    for (int64_t p = 0; p < parts; p += 2) {
-      const Bits<lanes> words = load<lanes>(row + p / 2 * lanes);
-      sums[p][set] += weight * reinterpret_bits<V>(words << 16);
-      sums[p + 1][set] += weight * reinterpret_bits<V>(words & 0xFFFF0000);
-    }
-  }
-
-  // rows[columns][width] from floats that are bfloat16 numbers.
-  static void pack(const float* block, int64_t columns, void* rows) {
-    uint32_t* target = static_cast<uint32_t*>(rows);
-    for (int64_t i = 0; i < columns * width; i += 2 * lanes) {
-      const auto low = reinterpret_bits<Bits<lanes>>(load<lanes>(block + i));
-      const auto high = reinterpret_bits<Bits<lanes>>(load<lanes>(block + i + lanes));
-      store<lanes>(target + i / 2, low >> 16 | (high & 0xFFFF0000));
-    }
-  }
-};
 
 // vectors[first] + ... of `count` vectors, added in pairs.
 template <int64_t count, int64_t first = 0, typename V>
@@ -145,14 +49,10 @@ void forward_loop(
     }
     int64_t k = 0;
     for (; k + group <= fan_in; k += group) {
-      const auto group_weights = repeat_group<T, lanes>(Rows::load_weights(w + k));
-      const Locations<Location, group> here(from + k);
-      call_with_each(LaneNumbers<group>{}, [&](auto j) __attribute__((always_inline)) {
-        Rows::template add<sets, j % sets>(tile, here.template location<j>(), spread_member<T, j>(group_weights), sums);
-      });
+      Rows::add_group(tile, Locations<Location, group>(from + k), w + k, sums);
     }
     for (; k < fan_in; ++k) {
-      Rows::template add<sets, 0>(tile, from[k], spread<lanes>(Rows::widen(w[k])), sums);
+      Rows::add_one(tile, from[k], w[k], sums);
     }
     UNROLL
     for (int64_t p = 0; p < parts; ++p) {

@@ -15,7 +15,7 @@ from torch_sparse_ops._version import __version__
 __all__ = ["LIBRARY_NAME", "__version__", "cpu_capability", "nn", "ops", "reference"]
 
 LIBRARY_NAME = "libtorch_sparse_ops.so"
-CPU_CAPABILITIES = ("baseline", "avx2", "avx512")  # as csrc/cpu/capability.h counts them
+CPU_CAPABILITIES = ("baseline", "avx2", "avx512", "avx512_bf16")  # as csrc/cpu/capability.h counts them
 
 
 def _find_library(directories: list[str]) -> Path:
@@ -42,7 +42,8 @@ def _load_library(library: Path) -> None:
 
 
 def cpu_capability() -> str:
-    """Return the instruction set of the CPU kernels in this process: ``baseline``, ``avx2`` or ``avx512``.
+    """Return the instruction set of the CPU kernels in this process: ``baseline``, ``avx2``, ``avx512`` or
+    ``avx512_bf16``.
 
     It is the best that the machine supports, unless ``TORCH_SPARSE_OPS_CPU_CAPABILITY`` or torch's own
     ``ATEN_CPU_CAPABILITY`` name a lower one. Decided once, at first use.
