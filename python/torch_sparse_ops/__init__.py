@@ -37,7 +37,7 @@ __all__ = [
 
 LIBRARY_NAME = "libtorch_sparse_ops.so"
 CUDA_LIBRARY_NAME = "libtorch_sparse_ops_cuda.so"
-CPU_CAPABILITIES = ("baseline", "avx2", "avx512")  # as csrc/cpu/capability.h counts them
+CPU_CAPABILITIES = ("baseline", "avx2", "avx512", "avx512_bf16")  # as csrc/cpu/capability.h counts them
 
 IMPORTED_LATER = ("conversion", "distributed", "losses", "reference", "sparsity")
 
@@ -86,7 +86,8 @@ def _missing_cuda(built_for: str | None, torch_cuda: str | None) -> str | None:
 
 
 def cpu_capability() -> str:
-    """Return the instruction set of the CPU kernels in this process: ``baseline``, ``avx2`` or ``avx512``.
+    """Return the instruction set of the CPU kernels in this process: ``baseline``, ``avx2``, ``avx512`` or
+    ``avx512_bf16``.
 
     It is the best that the machine supports, unless ``TORCH_SPARSE_OPS_CPU_CAPABILITY`` or torch's own
     ``ATEN_CPU_CAPABILITY`` name a lower one. Decided once, at first use.
