@@ -123,7 +123,7 @@ def programs(source_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse", "1", "2"])
-@pytest.mark.parametrize("program", ["simt_good", "simt_traffic", "lltm"])
+@pytest.mark.parametrize("program", ["simt_good", "simt_traffic", "simt_types", "lltm"])
 @pytest.mark.parametrize("kind", ["watched", "sanitized"])
 def test_kernels_that_are_right(programs: Path, program: str, kind: str, order: str) -> None:
     said = run(programs / f"{program}_{kind}", "--order", order)

@@ -1,22 +1,51 @@
 """Fixed fan-in sparse operators for PyTorch: every output is connected to the same number of inputs.
 
-``torch_sparse_ops.ops`` holds the operators, ``torch_sparse_ops.nn`` the layer, and
-``torch_sparse_ops.reference`` the same operators in plain PyTorch. Importing the package loads the operator
-library into torch's dispatcher.
+``torch_sparse_ops.ops`` holds the operators, ``torch_sparse_ops.nn`` the layer, ``torch_sparse_ops.losses``
+losses that never hold its outputs, ``torch_sparse_ops.sparsity`` training of its connections,
+``torch_sparse_ops.conversion`` conversion of models and matrices, ``torch_sparse_ops.distributed`` layers
+over several processes, and ``torch_sparse_ops.reference`` the operators in plain PyTorch. Importing the
+package loads the operator library into torch's dispatcher; what not every program needs is imported at first
+use.
 """
 
+import importlib
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 
-from torch_sparse_ops import _registration, _transposed, nn, ops, reference
+from torch_sparse_ops import _registration, _transposed, nn, ops
 from torch_sparse_ops._version import CUDA_VERSION, __version__
 
-__all__ = ["CUDA_VERSION", "LIBRARY_NAME", "__version__", "cpu_capability", "nn", "ops", "reference"]
+if TYPE_CHECKING:
+    from torch_sparse_ops import conversion, distributed, losses, reference, sparsity
+
+__all__ = [
+    "CUDA_VERSION",
+    "LIBRARY_NAME",
+    "__version__",
+    "conversion",
+    "cpu_capability",
+    "distributed",
+    "losses",
+    "nn",
+    "ops",
+    "reference",
+    "sparsity",
+]
 
 LIBRARY_NAME = "libtorch_sparse_ops.so"
 CUDA_LIBRARY_NAME = "libtorch_sparse_ops_cuda.so"
-CPU_CAPABILITIES = ("baseline", "avx2", "avx512")  # as csrc/cpu/capability.h counts them
+CPU_CAPABILITIES = ("baseline", "avx2", "avx512", "avx512_bf16")  # as csrc/cpu/capability.h counts them
+
+IMPORTED_LATER = ("conversion", "distributed", "losses", "reference", "sparsity")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in IMPORTED_LATER:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _find_library(directories: list[str]) -> Path:
@@ -57,7 +86,8 @@ def _missing_cuda(built_for: str | None, torch_cuda: str | None) -> str | None:
 
 
 def cpu_capability() -> str:
-    """Return the instruction set of the CPU kernels in this process: ``baseline``, ``avx2`` or ``avx512``.
+    """Return the instruction set of the CPU kernels in this process: ``baseline``, ``avx2``, ``avx512`` or
+    ``avx512_bf16``.
 
     It is the best that the machine supports, unless ``TORCH_SPARSE_OPS_CPU_CAPABILITY`` or torch's own
     ``ATEN_CPU_CAPABILITY`` name a lower one. Decided once, at first use.

@@ -3,8 +3,7 @@
 #include "memory.h"
 
 #include <algorithm>
-#include <memory>
-#include <stdexcept>
+#include <iterator>
 
 #include "fibers.h"
 #include "program.h"
@@ -15,7 +14,6 @@
 namespace simt {
 namespace {
 
-constexpr size_t most_shared_bytes = 227 << 10;
 constexpr size_t gap = 1 << 20;        // on both sides of memory: what lands there missed it
 
 const Program program = read_program();
@@ -46,35 +44,30 @@ size_t hash(const void* code) { return reinterpret_cast<uintptr_t>(code) * 0x9E3
 // Code that accesses memory, numbered as it comes up in a launch.
 class Sites {
  public:
+  static constexpr unsigned most = 4095;
+
+  // `most` when there are too many.
   unsigned number(const void* code) {
-    for (size_t at = hash(code);; at = (at + 1) % size) {
-      if (entries_[at].code == code) {
-        return entries_[at].number;
-      }
-      if (entries_[at].code == nullptr) {
-        entries_[at] = {code, count_};
-        return next_number();
-      }
+    size_t at = hash(code);
+    while (entries_[at].code != nullptr && entries_[at].code != code) {
+      at = (at + 1) % (most + 1);
     }
+    if (entries_[at].code == nullptr && count_ < most) {
+      entries_[at] = {code, count_++};
+    }
+    return entries_[at].code == code ? entries_[at].number : most;
   }
   void clear() {
-    std::fill(entries_, entries_ + size, Entry{});
+    std::fill(std::begin(entries_), std::end(entries_), Entry{});
     count_ = 0;
   }
 
  private:
-  static constexpr size_t size = 4096;
   struct Entry {
     const void* code;
     unsigned number;
   };
-  unsigned next_number() {
-    if (count_ + 1 == size) {
-      throw std::length_error("a launch has at most 4095 places that access memory");
-    }
-    return count_++;
-  }
-  Entry entries_[size] = {};
+  Entry entries_[most + 1] = {};
   unsigned count_ = 0;
 };
 
@@ -185,7 +178,11 @@ void watch(Access access, const void* pointer, size_t size, const void* code) {
     fail(touch.thread, [=] { return touch.describe(*region) + ", which is not aligned to its size"; });
   }
   check_granules(touch, *region);
-  region->count(access, touch.thread, sites.number(code), touch.address - region->begin, size);
+  const unsigned site = sites.number(code);
+  if (site == Sites::most) {
+    fail(touch.thread, [] { return "the kernel accesses memory from more than " + std::to_string(Sites::most) + " places"; });
+  }
+  region->count(access, touch.thread, site, touch.address, size);
 }
 
 void note_atomic(const void* address, size_t bytes, const void* site) {

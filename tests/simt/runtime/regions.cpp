@@ -41,11 +41,11 @@ uint64_t Region::distance(uintptr_t address) const {
   return address < begin ? begin - address : holds(address) ? 0 : address - (begin + bytes) + 1;
 }
 
-void Region::count(Access access, const Thread& thread, unsigned site, uint64_t offset, uint64_t size) {
+void Region::count(Access access, const Thread& thread, unsigned site, uintptr_t address, uint64_t size) {
   if (kind == Kind::global) {
-    count_sectors(access, thread, site, begin + offset, size);
+    count_sectors(access, thread, site, address, size);
   } else {
-    count_words(thread, site, begin + offset, size);
+    count_words(thread, site, address, size);
   }
 }
 

@@ -45,7 +45,7 @@ class Region {
   bool is_written(const Granule& granule) const {
     return kind == Kind::global ? granule.written != 0 : granule.written >= block.first_epoch;
   }
-  void count(Access access, const Thread& thread, unsigned site, uint64_t offset, uint64_t size);
+  void count(Access access, const Thread& thread, unsigned site, uintptr_t address, uint64_t size);
 
   std::string name;
   Kind kind;

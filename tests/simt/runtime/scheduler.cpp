@@ -19,7 +19,7 @@ Thread* running = nullptr;
 namespace {
 
 constexpr uint32_t most_accesses = 1 << 24;        // of a thread that does not let others run
-constexpr size_t shared_bytes_by_default = 48 << 10, most_shared_bytes = 227 << 10;
+constexpr size_t shared_bytes_by_default = 48 << 10;
 
 Order order = Order::forward;
 std::mt19937 generator;

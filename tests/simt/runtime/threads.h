@@ -10,7 +10,8 @@
 namespace simt {
 
 constexpr unsigned warp_size = 32;
-constexpr unsigned most_threads = 1024;
+constexpr unsigned most_threads = 1024;             // of a block, as all that follows
+constexpr size_t most_shared_bytes = 227 << 10;     // on sm_90, the most of any
 
 enum class State { ready, in_warp, in_block, done };
 
