@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "fixed_fan_in_kernels.cuh"
+#include "fixed_fan_in_gradients.cuh"
 
 #include <algorithm>
 #include <numeric>
