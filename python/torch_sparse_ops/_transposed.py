@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-NAMESPACE = "torch_sparse_ops"
+from torch_sparse_ops._registration import NAMESPACE
+
 ATOMICS = "TORCH_SPARSE_OPS_ATOMICS"
 CHECK = "TORCH_SPARSE_OPS_CHECK_LOCATIONS"
 INT32_MAX = torch.iinfo(torch.int32).max
@@ -83,9 +84,8 @@ def transpose(locations: Tensor, in_features: int) -> tuple[Tensor, Tensor]:
 
 def _make_key(locations: Tensor, in_features: int) -> _Key:
     storage = StorageWeakRef(locations.untyped_storage())
-    return _Key(
-        storage, int(locations.storage_offset()), locations.shape, locations.stride(), locations.dtype, in_features
-    )
+    offset = int(locations.storage_offset())
+    return _Key(storage, offset, locations.shape, locations.stride(), locations.dtype, in_features)
 
 
 def _use(kept: _Kept, stream: torch.cuda.Stream | None) -> tuple[Tensor, Tensor]:
