@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from conda_package_streaming.extract import extract
 
-LARGEST = 150_000
+LARGEST = 200_000
 #: The Python files of the package are at home here in a version-independent package.
 HOMES = ("site-packages/torch_sparse_ops/", "site-packages/torch_sparse_ops-", "etc/conda/test-files/")
 #: The tool's own notes of the build, which tell the directories and channels that it used.
