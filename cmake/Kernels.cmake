@@ -9,9 +9,10 @@ cmake_path(NORMAL_PATH kernel_source)
 set(capabilities baseline)
 set(baseline_options "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  list(APPEND capabilities avx2 avx512)
+  list(APPEND capabilities avx2 avx512 avx512_bf16)
   set(avx2_options -mavx2 -mfma -mf16c)
   set(avx512_options ${avx2_options} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
+  set(avx512_bf16_options ${avx512_options} -mavx512bf16)
 endif()
 
 # Vectors are written out, so the compiler need not look for any: what it finds of its own in the scalar code of a batch of

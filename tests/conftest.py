@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -43,6 +44,13 @@ def test_channels() -> list[str]:
     if "TEST_CHANNELS" not in os.environ:
         pytest.skip("TEST_CHANNELS is not set; `python3 build-locally.py test` sets it")
     return os.environ["TEST_CHANNELS"].splitlines()
+
+
+@pytest.fixture(scope="session")
+def row() -> str:
+    """The row of the variant table that the package under test is from, such as ``cpu`` or ``cuda130``."""
+    (record,) = Path(sys.prefix, "conda-meta").glob("torch-sparse-ops-*.json")
+    return str(json.loads(record.read_text())["build"]).partition("_")[0]
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ def test_the_variable_is_a_cap(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("default", "baseline"), ("avx2", "avx2"), ("avx512", "avx512")]
+    ("name", "expected"), [("default", "baseline"), ("avx2", "avx2"), ("avx512", "avx512_bf16")]
 )
 def test_the_variable_of_torch_is_a_cap_too(name: str, expected: str) -> None:
     available = list_available()
@@ -63,7 +63,7 @@ def test_an_empty_variable_is_no_cap() -> None:
 def test_an_unknown_name_is_refused() -> None:
     answer = run_python("-c", QUESTION, **{VARIABLE: "sse9"})
     assert answer.returncode != 0
-    assert f"{VARIABLE}: received sse9, accepted is baseline, avx2 or avx512" in answer.stderr
+    assert f"{VARIABLE}: received sse9, accepted is baseline, avx2, avx512 or avx512_bf16" in answer.stderr
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def bare_package(tmp_path: Path, source_root: Path) -> Path:
     package.mkdir()
     for source in (source_root / "python" / "torch_sparse_ops").glob("*.py"):
         (package / source.name).write_bytes(source.read_bytes())
-    (package / "_version.py").write_text('__version__ = "0"\n')
+    (package / "_version.py").write_text('__version__ = "0"\nCUDA_VERSION = None\n')
     return package
 
 

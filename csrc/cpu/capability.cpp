@@ -18,17 +18,21 @@ struct Name {
 };
 
 constexpr Name kNames[] = {
-    {"baseline", Capability::baseline}, {"avx2", Capability::avx2}, {"avx512", Capability::avx512}};
+    {"baseline", Capability::baseline},
+    {"avx2", Capability::avx2},
+    {"avx512", Capability::avx512},
+    {"avx512_bf16", Capability::avx512_bf16}};
 // What torch's own variable may hold on x86-64; torch itself warns of anything else.
 constexpr Name kTorchNames[] = {
-    {"default", Capability::baseline}, {"avx2", Capability::avx2}, {"avx512", Capability::avx512}};
+    {"default", Capability::baseline}, {"avx2", Capability::avx2}, {"avx512", Capability::avx512_bf16}};
 
 Capability detect() {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return avx512 ? Capability::avx512 : avx2 ? Capability::avx2 : Capability::baseline;
+  const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  return avx512_bf16 ? Capability::avx512_bf16 : avx512 ? Capability::avx512 : avx2 ? Capability::avx2 : Capability::baseline;
 #else
   return Capability::baseline;
 #endif
@@ -37,7 +41,7 @@ Capability detect() {
 Capability read_cap() {
   const char* text = std::getenv(kVariable);
   if (text == nullptr || *text == '\0') {
-    return Capability::avx512;
+    return Capability::avx512_bf16;
   }
   for (const Name& row : kNames) {
     if (std::string(text) == row.name) {
@@ -45,7 +49,7 @@ Capability read_cap() {
     }
   }
   throw std::runtime_error(
-      std::string(kVariable) + ": received " + text + ", accepted is baseline, avx2 or avx512 (the highest to use)");
+      std::string(kVariable) + ": received " + text + ", accepted is baseline, avx2, avx512 or avx512_bf16 (the highest to use)");
 }
 
 Capability read_torch_cap() {
@@ -55,7 +59,7 @@ Capability read_torch_cap() {
       return row.capability;
     }
   }
-  return Capability::avx512;
+  return Capability::avx512_bf16;
 }
 
 }  // namespace

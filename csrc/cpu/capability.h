@@ -7,7 +7,7 @@
 
 namespace torch_sparse_ops {
 
-enum class Capability : int64_t { baseline, avx2, avx512 };
+enum class Capability : int64_t { baseline, avx2, avx512, avx512_bf16 };
 
 Capability cpu_capability();
 

@@ -19,12 +19,12 @@ enum class Index : uint8_t { int16, uint16, int32, int64 };
 struct Tile {
   int64_t first;
   int64_t rows;
-  int64_t width;  // 1, 4, 8, 16, 32 or 64
+  int64_t width;  // 1, 4, 8, 16 or 32
   int64_t place;
 };
 
 constexpr int64_t kBlock = 64;  // outputs that are computed before they are written
-constexpr int64_t kMaxWidth = 64;  // of a tile of floats
+constexpr int64_t kMaxWidth = 32;  // of a tile of floats
 constexpr int64_t kMaxDoubleWidth = 16;
 
 struct Layer {
@@ -91,6 +91,7 @@ extern const FixedFanInKernels fixed_fan_in_baseline[2];
 #if defined(__x86_64__)
 extern const FixedFanInKernels fixed_fan_in_avx2[2];
 extern const FixedFanInKernels fixed_fan_in_avx512[2];
+extern const FixedFanInKernels fixed_fan_in_avx512_bf16[2];
 #endif
 
 }  // namespace torch_sparse_ops

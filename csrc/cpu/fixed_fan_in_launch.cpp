@@ -4,17 +4,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <thread>
 
 namespace torch_sparse_ops {
 namespace {
 
-constexpr int64_t kForwardWidth = kMaxWidth;            // of a tile, at most
-constexpr int64_t kBackwardWidth = 32;                  // less, since backward reads and writes two rows a connection
 constexpr int64_t kTileBytes = 1 << 20;                 // of a tile that stays in the L2 cache
 constexpr int64_t kPackColumns = 512;                   // columns of features packed by one task
+constexpr int64_t kSharedBytes = 1 << 18;               // of a tile that leaves room in the L2 cache for others
+constexpr int64_t kCheckedLocations = 1 << 15;          // checked by one task
 constexpr int64_t kForwardConnections = 16384;          // of a chunk: they stay in the L2 cache
 constexpr int64_t kTasks = 32;                          // tasks wanted, to occupy many threads
+constexpr int64_t kTurns = 2000;                        // of waiting for a task, before the core is offered to others
 constexpr int64_t kThreadOperations = 1 << 17;          // vector operations that take about 50 microseconds
 constexpr int64_t kLanes = 16;                          // values in a vector, where operations are estimated
 constexpr int64_t kStreamedBytes = 4 << 20;             // results of this size are written past the caches
@@ -24,13 +27,15 @@ int64_t divide_up(int64_t value, int64_t divisor) { return (value + divisor - 1)
 
 // ---------------------------------------------------------------- cutting the work
 
-// The width of the next tile for `rows` entries of the batch. The work on a tile grows less than its width, so that a rest
-// is taken into one wider tile rather than two narrow ones, unless most of it would stay empty.
+// The width of the next tile for `rows` entries of the batch. A rest is taken into one tile that is partly empty rather than
+// two full ones, since the work on a tile grows less than its width; but a single entry is cheaper alone.
 int64_t choose_width(int64_t rows, int64_t most) {
-  if (rows <= 16) {
-    return rows == 1 ? 1 : rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
+  for (int64_t width : {1, 4, 8, 16}) {
+    if (rows <= width || (width == 16 && rows == width + 1)) {
+      return std::min(width, most);
+    }
   }
-  return std::min<int64_t>(most, rows <= 48 ? 32 : 64);
+  return most;
 }
 
 // Tiles of the whole batch. Wide rows make the best of every location read, as long as a tile stays in the cache; if none
@@ -50,6 +55,8 @@ const FixedFanInKernels* find_kernels(Capability capability, Value value) {
   const bool is_double = value == Value::float64;
 #if defined(__x86_64__)
   switch (capability) {
+    case Capability::avx512_bf16:
+      return &fixed_fan_in_avx512_bf16[is_double];
     case Capability::avx512:
       return &fixed_fan_in_avx512[is_double];
     case Capability::avx2:
@@ -62,12 +69,11 @@ const FixedFanInKernels* find_kernels(Capability capability, Value value) {
   return &fixed_fan_in_baseline[is_double];
 }
 
-Launch plan(Capability capability, const Layer& layer, int64_t batch, int64_t most_width) {
+Launch plan(Capability capability, const Layer& layer, int64_t batch) {
   const bool is_double = layer.value == Value::float64;
   const int64_t value_bytes = is_double ? 8 : 4;
-  most_width = is_double ? kMaxDoubleWidth : most_width;
   return {find_kernels(capability, layer.value), layer, batch, value_bytes,
-          cut_batch(batch, layer.in_features * value_bytes, most_width)};
+          cut_batch(batch, layer.in_features * value_bytes, is_double ? kMaxDoubleWidth : kMaxWidth)};
 }
 
 // The same launch for tiles [first, last) only.
@@ -80,38 +86,79 @@ Launch take_tiles(const Launch& launch, int64_t first, int64_t last) {
   return group;
 }
 
-// Into how many parts the outputs are cut: enough to occupy many threads, but clearing and adding the copies of the
-// gradient of the features may not outweigh the products, and the copies of one tile have to stay within bounds.
-int64_t count_parts(const Launch& launch, bool wants_features) {
-  int64_t most = std::min(kTasks, divide_up(launch.layer.out_features, kBlock));
-  if (wants_features) {
-    const int64_t affordable = launch.connections() / (24 * launch.layer.in_features + 1);
-    most = std::min({most, std::max<int64_t>(2, affordable), kExtraBytes / (launch.tile_bytes() + 1) - 1});
+int64_t count_tiles(const Launch& launch) { return static_cast<int64_t>(launch.tiles.size()); }
+
+// Whether tiles are so large that only one of them stays in the L2 cache: each is then done with before the next.
+bool takes_turns(const Launch& launch) { return count_tiles(launch) > 1 && launch.tile_bytes() > kSharedBytes; }
+
+// Vector operations of one pass over all connections and the whole batch.
+int64_t count_operations(const Launch& launch) {
+  return (launch.connections() + 1) * divide_up(launch.padded_batch(), kLanes);
+}
+
+int64_t largest_power(int64_t most) {
+  int64_t power = 1;
+  while (2 * power <= most) {
+    power *= 2;
   }
-  int64_t parts = 1;
-  while (2 * parts <= most) {
-    parts *= 2;
-  }
-  return parts;
+  return power;
+}
+
+// Into how many parts the outputs are cut where every part needs a copy of the gradient of the features: enough to occupy
+// threads, but clearing and adding the copies may not outweigh the products, and those of one tile have to stay in bounds.
+int64_t count_copies(const Launch& launch) {
+  const int64_t tasks = std::min(kTasks, count_operations(launch) / kThreadOperations);
+  const int64_t wanted = takes_turns(launch) ? tasks / count_tiles(launch) : tasks;
+  const int64_t affordable = std::max<int64_t>(2, launch.connections() / (24 * launch.layer.in_features + 1));
+  const int64_t blocks = divide_up(launch.layer.out_features, kBlock);
+  return largest_power(std::min({wanted, affordable, blocks, kExtraBytes / (launch.tile_bytes() + 1) - 1}));
 }
 
 // ---------------------------------------------------------------- threads
 
-// Calls task(t, scratch) once for every t < tasks. Threads take the next task when they are done with one, so that a
-// thread that is held up by other work on the machine does not hold up the rest; which thread runs a task has no influence
-// on the result. Little work is not worth waking a thread.
-template <typename Task>
-void run_tasks(
-    const Threads& threads, int64_t tasks, int64_t operations_per_task, int64_t scratch_bytes, const Task& task) {
+// `count` tasks, each of so many vector operations. Which thread runs a task has no influence on the result.
+struct Step {
+  int64_t count;
+  int64_t operations;
+  std::function<void(int64_t task, void* scratch)> run;
+};
+
+// What threads know of a step: the next task to take, and how many are done.
+struct Progress {
   std::atomic<int64_t> next{0};
+  std::atomic<int64_t> done{0};
+};
+
+// Threads take the next task when they are done with one, so that a thread that is held up by other work on the machine
+// does not hold up the rest. A task that is taken is being run: the others wait for it, which is not long.
+void run_step(const Step& step, Progress& progress, void* scratch) {
+  for (int64_t t = progress.next++; t < step.count; t = progress.next++) {
+    step.run(t, scratch);
+    progress.done.fetch_add(1, std::memory_order_release);
+  }
+  for (int64_t turn = 0; progress.done.load(std::memory_order_acquire) < step.count; ++turn) {
+    if (turn >= kTurns) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+// Runs the steps one after the other, on threads that are woken once. Little work is not worth waking a thread.
+void run_steps(const Threads& threads, int64_t scratch_bytes, const std::vector<Step>& steps) {
+  std::vector<Progress> progress(steps.size());
   auto work = [&] {
     const std::unique_ptr<double[]> scratch(new double[divide_up(scratch_bytes, sizeof(double))]);
-    for (int64_t t = next++; t < tasks; t = next++) {
-      task(t, scratch.get());
+    for (size_t s = 0; s < steps.size(); ++s) {
+      run_step(steps[s], progress[s], scratch.get());
     }
   };
-  const int64_t worthwhile = tasks * operations_per_task / kThreadOperations;
-  const int64_t count = std::min({worthwhile, tasks, threads.most});
+  int64_t operations = 0;
+  int64_t most = 0;
+  for (const Step& step : steps) {
+    operations += step.count * step.operations;
+    most = std::max(most, step.count);
+  }
+  const int64_t count = std::min({operations / kThreadOperations, most, threads.most});
   if (count <= 1) {
     work();
   } else {
@@ -121,49 +168,100 @@ void run_tasks(
 
 void* advance(void* pointer, int64_t bytes) { return pointer == nullptr ? nullptr : static_cast<char*>(pointer) + bytes; }
 
-// The values of features as tiles of the launch: themselves if they are that already, else packed.
-const void* pack_features(const Threads& threads, const Launch& launch, const void* features, void* packed) {
-  if (!launch.needs_packing()) {
-    return features;
-  }
+// Makes tiles of features.
+Step pack_features(const Launch& launch, const void* features, void* packed) {
   const int64_t blocks = divide_up(launch.layer.in_features, kPackColumns);
-  const int64_t tiles = static_cast<int64_t>(launch.tiles.size());
-  run_tasks(threads, tiles * blocks, kPackColumns * launch.tiles[0].width / 4, 0, [&](int64_t task, void*) {
-    const int64_t first = task % blocks * kPackColumns;
-    const int64_t last = std::min(first + kPackColumns, launch.layer.in_features);
-    launch.kernels->pack(launch.layer, launch.tiles[task / blocks], features, first, last, packed);
-  });
-  return packed;
+  const int64_t tiles = count_tiles(launch);
+  return {tiles * blocks, kPackColumns * launch.tiles[0].width / 4, [=, &launch](int64_t task, void*) {
+            const int64_t first = task % blocks * kPackColumns;
+            const int64_t last = std::min(first + kPackColumns, launch.layer.in_features);
+            launch.kernels->pack(launch.layer, launch.tiles[task / blocks], features, first, last, packed);
+          }};
 }
 
-bool add_products(const Threads& threads, const Launch& launch, const BackwardTask& task, int64_t parts) {
+// Looks at every location once, where several tasks are going to use it.
+Step check_locations(const Launch& launch, std::atomic<bool>& valid) {
+  const int64_t connections = launch.connections();
+  return {divide_up(connections, kCheckedLocations), kCheckedLocations / kLanes, [=, &launch, &valid](int64_t t, void*) {
+            const int64_t first = t * kCheckedLocations;
+            const int64_t last = std::min(first + kCheckedLocations, connections);
+            if (!launch.kernels->locations_valid(launch.layer, first, last)) {
+              valid.store(false, std::memory_order_relaxed);
+            }
+          }};
+}
+
+// How the forward pass is cut: chunks of outputs times groups of tiles.
+struct ForwardPlan {
+  int64_t chunk;
+  int64_t chunks;
+  int64_t groups;
+};
+
+ForwardPlan plan_chunks(const Launch& launch) {
+  const Layer& layer = launch.layer;
+  const int64_t blocks = divide_up(layer.out_features, kBlock);
+  const int64_t fitting = std::max<int64_t>(1, kForwardConnections / (kBlock * layer.fan_in + 1));
+  const int64_t chunk = kBlock * std::clamp<int64_t>(blocks / kTasks, 1, fitting);
+  const int64_t chunks = divide_up(layer.out_features, chunk);
+  const int64_t wanted = divide_up(kTasks, std::max<int64_t>(1, chunks));
+  const int64_t tiles = count_tiles(launch);
+  return {chunk, chunks, takes_turns(launch) ? tiles : std::min(tiles, wanted)};
+}
+
+Step compute_results(
+    const Launch& launch, const ForwardPlan& plan, const void* values, const void* bias, void* result,
+    std::atomic<bool>& valid) {
+  const Layer& layer = launch.layer;
+  const int64_t tiles = count_tiles(launch);
+  const bool streaming = launch.batch * layer.out_features * launch.value_bytes >= kStreamedBytes;
+  const int64_t tasks = plan.chunks * plan.groups;
+  return {tasks, count_operations(launch) / (tasks + 1), [=, &launch, &layer, &valid](int64_t t, void* scratch) {
+            const int64_t first = t % plan.chunks * plan.chunk;
+            const int64_t group = t / plan.chunks;
+            const Tile* begin = launch.tiles.data();
+            const ForwardTask task{
+                values, bias, result, begin + tiles * group / plan.groups, begin + tiles * (group + 1) / plan.groups,
+                first, std::min(first + plan.chunk, layer.out_features), streaming};
+            if (valid && !launch.kernels->forward(layer, task, scratch)) {
+              valid.store(false, std::memory_order_relaxed);
+            }
+          }};
+}
+
+// The tasks are parts of the outputs times groups of tiles.
+Step add_products(
+    const Launch& launch, const BackwardTask& task, int64_t parts, int64_t groups, std::atomic<bool>& valid) {
   const int64_t outputs = launch.layer.out_features;
-  const int64_t operations = 3 * (launch.connections() / parts + 1) * divide_up(launch.padded_batch(), kLanes);
-  const int64_t scratch_bytes = launch.kernels->count_scratch(launch.layer);
-  std::atomic<bool> valid{true};
-  run_tasks(threads, parts, operations, scratch_bytes, [&](int64_t part, void* scratch) {
-    BackwardTask mine = task;
-    mine.partial = advance(task.partial, part * launch.packed_bytes());
-    mine.first = outputs * part / parts;
-    mine.last = outputs * (part + 1) / parts;
-    if (!launch.kernels->backward(launch.layer, mine, scratch)) {
-      valid.store(false, std::memory_order_relaxed);
-    }
-  });
-  return valid;
+  const int64_t tiles = count_tiles(launch);
+  const int64_t passes = 1 + (task.partial != nullptr && task.grad_weights != nullptr);
+  return {parts * groups, passes * count_operations(launch) / (parts * groups),
+          [=, &launch, &valid](int64_t t, void* scratch) {
+            const int64_t part = t % parts;
+            const int64_t group = t / parts;
+            BackwardTask mine = task;
+            mine.partial = advance(task.partial, part * launch.packed_bytes());
+            mine.first = outputs * part / parts;
+            mine.last = outputs * (part + 1) / parts;
+            mine.first_tile = launch.tiles.data() + tiles * group / groups;
+            mine.last_tile = launch.tiles.data() + tiles * (group + 1) / groups;
+            if (valid && !launch.kernels->backward(launch.layer, mine, scratch)) {
+              valid.store(false, std::memory_order_relaxed);
+            }
+          }};
 }
 
-void sum_partials(const Threads& threads, const Launch& launch, const void* partials, int64_t parts, void* grad_features) {
+Step sum_partials(const Launch& launch, const void* partials, int64_t parts, void* grad_features) {
   const int64_t blocks = divide_up(launch.layer.in_features, kPackColumns);
-  const int64_t tiles = static_cast<int64_t>(launch.tiles.size());
+  const int64_t tiles = count_tiles(launch);
   const int64_t copy = launch.padded_batch() * launch.layer.in_features;
   const int64_t operations = kPackColumns * launch.tiles[0].width / 8 * parts;
-  run_tasks(threads, tiles * blocks, operations, 0, [&](int64_t task, void*) {
-    const int64_t first = task % blocks * kPackColumns;
-    const int64_t last = std::min(first + kPackColumns, launch.layer.in_features);
-    launch.kernels->sum_partials(
-        launch.layer, launch.tiles[task / blocks], first, last, partials, parts, copy, grad_features);
-  });
+  return {tiles * blocks, operations, [=, &launch](int64_t task, void*) {
+            const int64_t first = task % blocks * kPackColumns;
+            const int64_t last = std::min(first + kPackColumns, launch.layer.in_features);
+            launch.kernels->sum_partials(
+                launch.layer, launch.tiles[task / blocks], first, last, partials, parts, copy, grad_features);
+          }};
 }
 
 }  // namespace
@@ -171,13 +269,13 @@ void sum_partials(const Threads& threads, const Launch& launch, const void* part
 // ---------------------------------------------------------------- what the host functions call
 
 Launch plan_forward(Capability capability, const Layer& layer, int64_t batch) {
-  Launch launch = plan(capability, layer, batch, kForwardWidth);
+  Launch launch = plan(capability, layer, batch);
   launch.layer.half_rows = true;
   return launch;
 }
 
 Launch plan_backward(Capability capability, const Layer& layer, int64_t batch) {
-  return plan(capability, layer, batch, kBackwardWidth);
+  return plan(capability, layer, batch);
 }
 
 bool run_forward(
@@ -186,42 +284,59 @@ bool run_forward(
   if (launch.batch == 0) {
     return layer.checked || launch.kernels->locations_valid(layer, 0, launch.connections());
   }
-  const void* values = pack_features(threads, launch, features, packed);
-  const int64_t tiles = static_cast<int64_t>(launch.tiles.size());
-  const int64_t blocks = divide_up(layer.out_features, kBlock);
-  const int64_t fitting = std::max<int64_t>(1, kForwardConnections / (kBlock * layer.fan_in + 1));
-  const int64_t chunk = kBlock * std::clamp<int64_t>(blocks / kTasks, 1, fitting);
-  const int64_t chunks = divide_up(layer.out_features, chunk);
-  const int64_t groups = std::min(tiles, divide_up(kTasks, std::max<int64_t>(1, chunks)));
-  const int64_t operations = chunk * (layer.fan_in + 1) * divide_up(launch.padded_batch(), kLanes) / groups;
-  const int64_t scratch_bytes = launch.kernels->count_scratch(layer);
-  const bool streaming = launch.batch * layer.out_features * launch.value_bytes >= kStreamedBytes;
+  const ForwardPlan plan = plan_chunks(launch);
   std::atomic<bool> valid{true};
-  run_tasks(threads, chunks * groups, operations, scratch_bytes, [&](int64_t t, void* scratch) {
-    const int64_t first = t / groups * chunk;
-    const int64_t group = t % groups;
-    const Tile* begin = launch.tiles.data();
-    const ForwardTask task{
-        values, bias, result, begin + tiles * group / groups, begin + tiles * (group + 1) / groups,
-        first, std::min(first + chunk, layer.out_features), streaming};
-    if (!launch.kernels->forward(layer, task, scratch)) {
-      valid.store(false, std::memory_order_relaxed);
-    }
-  });
+  Launch checked = launch;
+  std::vector<Step> steps;
+  if (plan.groups > 1 && !layer.checked) {
+    steps.push_back(check_locations(launch, valid));
+    checked.layer.checked = true;
+  }
+  if (launch.needs_packing()) {
+    steps.push_back(pack_features(launch, features, packed));
+  }
+  steps.push_back(compute_results(checked, plan, launch.needs_packing() ? packed : features, bias, result, valid));
+  run_steps(threads, launch.kernels->count_scratch(layer), steps);
   return valid;
 }
 
 BackwardPlan plan_memory(const Launch& launch, bool wants_features) {
-  const int64_t parts = count_parts(launch, wants_features);
-  const int64_t copies = wants_features ? parts : 0;
-  const int64_t tiles = static_cast<int64_t>(launch.tiles.size());
+  const int64_t copies = wants_features ? count_copies(launch) : 0;
+  const int64_t tiles = count_tiles(launch);
   const int64_t fitting = kExtraBytes / ((copies + 1) * launch.tile_bytes() + 1);
   const int64_t group = std::clamp<int64_t>(fitting, 1, tiles);
   const int64_t group_bytes = take_tiles(launch, 0, group).packed_bytes();
   const bool keeps_sums = launch.is_narrow() && group < tiles;
   const int64_t sums = launch.connections() + launch.layer.out_features;
-  return {parts, copies, group, launch.needs_packing() ? group_bytes : 0, copies * group_bytes,
+  return {copies, group, launch.needs_packing() ? group_bytes : 0, copies * group_bytes,
           keeps_sums ? sums * static_cast<int64_t>(sizeof(float)) : 0};
+}
+
+// The steps of the backward pass for some of all tiles. The same tasks compute all gradients, so that connections and the
+// output's gradient are read once; but where tiles take turns, the gradient of the features is a step of its own.
+std::vector<Step> plan_steps(
+    const Launch& launch, const Launch& checked, int64_t copies, const BackwardTask& task, std::atomic<bool>& valid) {
+  const int64_t tiles = count_tiles(launch);
+  const int64_t parts = largest_power(std::min(kTasks, divide_up(launch.layer.out_features, kBlock)));
+  if (!takes_turns(launch)) {
+    return {add_products(launch, task, copies > 0 ? copies : parts, 1, valid)};
+  }
+  std::vector<Step> steps;
+  if (!launch.layer.checked) {
+    steps.push_back(check_locations(launch, valid));
+  }
+  BackwardTask mine = task;
+  if (task.grad_weights != nullptr || task.grad_bias != nullptr) {
+    mine.partial = nullptr;
+    steps.push_back(add_products(checked, mine, parts, 1, valid));
+  }
+  if (copies > 0) {
+    mine = task;
+    mine.grad_weights = nullptr;
+    mine.grad_bias = nullptr;
+    steps.push_back(add_products(checked, mine, copies, tiles, valid));
+  }
+  return steps;
 }
 
 bool run_backward(
@@ -229,6 +344,7 @@ bool run_backward(
     const void* features, const Gradients& gradients, void* packed, void* partials, void* sums) {
   BackwardTask task{};
   task.grad_output = grad_output;
+  task.packed = launch.needs_packing() ? packed : features;
   task.partial = plan.copies > 0 ? partials : nullptr;
   task.grad_weights = gradients.weights;
   task.grad_bias = gradients.bias;
@@ -238,22 +354,24 @@ bool run_backward(
     task.weights_sums = plan.sums_bytes > 0 ? sums : nullptr;
     task.bias_sums = plan.sums_bytes > 0 ? static_cast<float*>(sums) + launch.connections() : nullptr;
   }
-  const int64_t tiles = static_cast<int64_t>(launch.tiles.size());
-  for (int64_t t = 0; t < tiles; t += plan.group_tiles) {
+  const int64_t tiles = count_tiles(launch);
+  std::atomic<bool> valid{true};
+  for (int64_t t = 0; t < tiles && valid; t += plan.group_tiles) {
     const Launch group = take_tiles(launch, t, std::min(t + plan.group_tiles, tiles));
-    task.first_tile = group.tiles.data();
-    task.last_tile = group.tiles.data() + group.tiles.size();
+    Launch checked = group;
+    checked.layer.checked = true;
     task.starts = t == 0;
     task.ends = t + plan.group_tiles >= tiles;
-    task.packed = gradients.weights == nullptr ? nullptr : pack_features(threads, group, features, packed);
-    if (!add_products(threads, group, task, plan.parts)) {
-      return false;
+    std::vector<Step> steps = plan_steps(group, checked, plan.copies, task, valid);
+    if (launch.needs_packing() && gradients.weights != nullptr) {
+      steps.insert(steps.begin(), pack_features(group, features, packed));
     }
     if (plan.copies > 0) {
-      sum_partials(threads, group, partials, plan.parts, gradients.features);
+      steps.push_back(sum_partials(group, partials, plan.copies, gradients.features));
     }
+    run_steps(threads, launch.kernels->count_scratch(launch.layer), steps);
   }
-  return true;
+  return valid;
 }
 
 int64_t find_invalid_location(const Launch& launch) {

@@ -51,8 +51,7 @@ struct Gradients {
 
 // How the backward pass is cut, and the memory it takes beside the gradients.
 struct BackwardPlan {
-  int64_t parts;        // of the outputs
-  int64_t copies;       // of the gradient of the features: parts, or none
+  int64_t copies;       // of the gradient of the features, one for each part of the outputs; none if it is not wanted
   int64_t group_tiles;  // tiles that are worked off together
   int64_t packed_bytes;
   int64_t partial_bytes;

@@ -101,6 +101,63 @@ ALWAYS_INLINE void finish_streaming() {
 #endif
 }
 
+// ---------------------------------------------------------------- loops over numbers that the compiler has to know
+
+template <int64_t lanes>
+using LaneNumbers = std::make_integer_sequence<int, static_cast<int>(lanes)>;
+
+template <int64_t number>
+using Number = std::integral_constant<int64_t, number>;
+
+template <typename Function, int... i>
+ALWAYS_INLINE void call_with_each(std::integer_sequence<int, i...>, const Function& function) {
+  (function(Number<i>{}), ...);
+}
+
+// ---------------------------------------------------------------- scalars spread over a vector
+
+// How many neighbouring scalars share a load: those of 16 bytes. Within so many, spreading one over its group is a cheap
+// instruction everywhere, where a load for each scalar would compete with the loads of rows.
+template <typename T>
+constexpr int64_t kGroup = 16 / sizeof(T);
+
+// A group over and over. The compiler's own shuffles go through the stack where they widen.
+template <typename T, int64_t lanes>
+ALWAYS_INLINE Vector<T, lanes> repeat_group(Vector<T, kGroup<T>> group) {
+  using V = Vector<T, lanes>;
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) {
+    return reinterpret_bits<V>(_mm512_broadcast_f32x4(reinterpret_bits<__m128>(group)));
+  } else
+#endif
+#if defined(__AVX__)
+  if constexpr (sizeof(V) == 32) {
+    return reinterpret_bits<V>(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(&group)));
+  } else
+#endif
+  {
+    static_assert(sizeof(V) == sizeof(group), "a vector of this instruction set");
+    return group;
+  }
+}
+
+template <typename T, int64_t member, typename V, int... lane>
+ALWAYS_INLINE V spread_lane(V groups, std::integer_sequence<int, lane...>) {
+  constexpr int size = kGroup<T>;
+  return __builtin_shufflevector(groups, groups, (lane / size * size + int{member})...);
+}
+
+// One member of every group, all over its group.
+template <typename T, int64_t member, typename V>
+ALWAYS_INLINE V spread_member(V groups) {
+  return spread_lane<T, member>(groups, LaneNumbers<sizeof(V) / sizeof(T)>{});
+}
+
+template <int64_t lanes, typename T>
+ALWAYS_INLINE Vector<T, lanes> spread(T scalar) {
+  return Vector<T, lanes>{} + scalar;
+}
+
 // ---------------------------------------------------------------- exchange of lanes between two vectors
 
 // Of two vectors, with lanes taken in groups of `step`: the even groups of both, or the odd groups of both. The groups
@@ -116,9 +173,6 @@ ALWAYS_INLINE V odd_groups(V first, V second, std::integer_sequence<int, lane...
   constexpr int lanes = sizeof...(lane);
   return __builtin_shufflevector(first, second, ((lane & step) ? lanes + lane : lane + int{step})...);
 }
-
-template <int64_t lanes>
-using LaneNumbers = std::make_integer_sequence<int, static_cast<int>(lanes)>;
 
 // Transposes rows[lanes][lanes]: first the halves of all rows are exchanged, then their quarters, and so on.
 template <typename T, int64_t lanes, int64_t step = lanes / 2>
@@ -139,13 +193,13 @@ ALWAYS_INLINE void transpose(Vector<T, lanes>* rows) {
 
 // The vector whose lane j is the sum over the lanes of vector(j), for j < lanes. Vectors are asked for in the order in
 // which they are added, so that only log2(lanes) of them are alive at once.
-template <typename T, int64_t lanes, int64_t step = 1, typename Function>
-ALWAYS_INLINE Vector<T, lanes> sum_lanes(const Function& vector, int64_t first = 0) {
+template <typename T, int64_t lanes, int64_t step = 1, int64_t first = 0, typename Function>
+ALWAYS_INLINE Vector<T, lanes> sum_lanes(const Function& vector) {
   if constexpr (step == lanes) {
-    return vector(first);
+    return vector(Number<first>{});
   } else {
-    const auto low = sum_lanes<T, lanes, 2 * step>(vector, first);
-    const auto high = sum_lanes<T, lanes, 2 * step>(vector, first + step);
+    const auto low = sum_lanes<T, lanes, 2 * step, first>(vector);
+    const auto high = sum_lanes<T, lanes, 2 * step, first + step>(vector);
     return even_groups<step>(low, high, LaneNumbers<lanes>{}) + odd_groups<step>(low, high, LaneNumbers<lanes>{});
   }
 }

@@ -4,6 +4,7 @@ The kernels are registered by the library. Shapes are not: a shape function in C
 into numbers.
 """
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import torch
@@ -86,3 +87,16 @@ def register() -> None:
     _library.impl("ffi_backward", _derivatives.ffi_backward_transformed, TRANSFORMS)
     _register_autocast("cpu", "AutocastCPU")
     _register_autocast("cuda", "AutocastCUDA")
+
+
+def refuse_cuda(reason: str) -> None:
+    """Let the operators answer tensors on a GPU with a reason, where no CUDA library is loaded."""
+
+    def make_refusal(op: str) -> Callable[..., NoReturn]:
+        def refuse(*arguments: object) -> NoReturn:
+            raise RuntimeError(f"{op}: received tensors on a CUDA device, but {reason}")
+
+        return refuse
+
+    for op in ("ffi_forward", "ffi_backward"):
+        _library.impl(op, make_refusal(op), "CUDA")

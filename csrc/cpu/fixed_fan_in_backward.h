@@ -1,0 +1,126 @@
+// The backward pass of a task.
+
+#pragma once
+
+#include "fixed_fan_in_kernels.h"
+
+#include "fixed_fan_in_blocks.h"
+
+namespace torch_sparse_ops {
+namespace {
+
+constexpr int64_t kChunkConnections = 24576;  // connections that meet all tiles in turn: they stay in the L2 cache
+constexpr int64_t kChunkOutputs = 16 * kBlock;
+
+int64_t chunk_outputs(const Layer& layer) {
+  const int64_t outputs = kChunkConnections / (layer.fan_in + 1);
+  return outputs < kBlock ? outputs + 1 : smaller(outputs / kBlock * kBlock, kChunkOutputs);
+}
+
+// What a chunk of outputs needs: its connections, and its sums over the batch, where they lie or in scratch.
+template <typename T>
+struct Chunk {
+  int64_t first;
+  int64_t outputs;
+  const T* weights;
+  const uint32_t* locations;
+  T* weights_sums;  // null if they are not wanted
+  T* bias_sums;     // the same
+};
+
+template <typename T>
+T* choose_sums(const void* gradient, void* sums, int64_t first, T* scratch) {
+  return gradient == nullptr ? nullptr : sums == nullptr ? scratch : static_cast<T*>(sums) + first;
+}
+
+template <typename T>
+Chunk<T> open_chunk(
+    const Layer& layer, const BackwardTask& task, int64_t first, int64_t outputs, void* scratch, T* bias_scratch) {
+  const int64_t begin = first * layer.fan_in;
+  const int64_t count = outputs * layer.fan_in;
+  const int64_t most = chunk_outputs(layer) * layer.fan_in;
+  T* wide = static_cast<T*>(scratch);
+  T* weights_scratch = wide + most;
+  uint32_t* converted = reinterpret_cast<uint32_t*>(weights_scratch + most);
+  return {
+      first, outputs, read_values(layer.value, layer.weights, begin, count, wide),
+      read_locations(layer, begin, count, converted),
+      choose_sums(task.grad_weights, task.weights_sums, begin, weights_scratch),
+      choose_sums(task.grad_bias, task.bias_sums, first, bias_scratch)};
+}
+
+template <typename T>
+void close_chunk(const Layer& layer, const BackwardTask& task, const Chunk<T>& chunk) {
+  if (task.ends && chunk.weights_sums != nullptr) {
+    write_values(
+        layer.value, chunk.weights_sums, chunk.first * layer.fan_in, chunk.outputs * layer.fan_in, task.grad_weights);
+  }
+  if (task.ends && chunk.bias_sums != nullptr) {
+    write_values(layer.value, chunk.bias_sums, chunk.first, chunk.outputs, task.grad_bias);
+  }
+}
+
+// Adds what one tile contributes to the gradients of a block of outputs, the chunk's from `o` on.
+template <typename T>
+void add_block(
+    const Layer& layer, const BackwardTask& task, const Tile& tile, const Chunk<T>& chunk, int64_t o, int64_t outputs) {
+  const Loops<T>& loops = find_loops<T>(tile);
+  const int64_t begin = o * layer.fan_in;
+  const int64_t offset = tile.place * layer.in_features;
+  const bool starts = task.starts && &tile == task.first_tile;
+  T grads[kBlock * kMaxWidth];
+  load_block(
+      layer.value, tile, advance(task.grad_output, (chunk.first + o) * size_of(layer.value)), layer.out_features, outputs,
+      grads);
+  if (task.grad_bias != nullptr) {
+    loops.bias(grads, outputs, starts, chunk.bias_sums + o);
+  }
+  if (task.partial != nullptr) {
+    loops.features(
+        grads, chunk.weights + begin, chunk.locations + begin, layer.fan_in, outputs, static_cast<T*>(task.partial) + offset);
+  }
+  if (task.grad_weights != nullptr) {
+    loops.weights(
+        static_cast<const T*>(task.packed) + offset, grads, chunk.locations + begin, layer.fan_in, outputs, starts,
+        chunk.weights_sums + begin);
+  }
+}
+
+// The same for the chunk. Returns false if a location is out of range; the first tile looks at them, block by block, just
+// before they are used.
+template <typename T>
+bool add_tile(const Layer& layer, const BackwardTask& task, const Tile& tile, const Chunk<T>& chunk) {
+  for (int64_t o = 0; o < chunk.outputs; o += kBlock) {
+    const int64_t outputs = smaller(kBlock, chunk.outputs - o);
+    const int64_t begin = (chunk.first + o) * layer.fan_in;
+    if (!layer.checked && &tile == task.first_tile && !locations_valid(layer, begin, begin + outputs * layer.fan_in)) {
+      return false;
+    }
+    add_block(layer, task, tile, chunk, o, outputs);
+  }
+  return true;
+}
+
+template <typename T>
+bool backward(const Layer& layer, const BackwardTask& task, void* scratch) {
+  for (const Tile* tile = task.first_tile; task.partial != nullptr && tile != task.last_tile; ++tile) {
+    __builtin_memset(
+        static_cast<T*>(task.partial) + tile->place * layer.in_features, 0, tile->width * layer.in_features * sizeof(T));
+  }
+  const int64_t most = chunk_outputs(layer);
+  T bias_scratch[kChunkOutputs];
+  for (int64_t o = task.first; o < task.last; o += most) {
+    const int64_t outputs = smaller(most, task.last - o);
+    const Chunk<T> chunk = open_chunk(layer, task, o, outputs, scratch, bias_scratch);
+    for (const Tile* tile = task.first_tile; tile != task.last_tile; ++tile) {
+      if (!add_tile(layer, task, *tile, chunk)) {
+        return false;
+      }
+    }
+    close_chunk(layer, task, chunk);
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace torch_sparse_ops
