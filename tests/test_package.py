@@ -167,7 +167,10 @@ def test_it_works_under_another_python_and_torch(matrix_python: str, unpacked: P
 
 
 #: What is tried under another torch: the operators, and what meets torch's machinery, which changes often.
-MEETS_TORCH = ("ops", "registration", "derivatives", "vmap", "features", "reduction", "losses", "topk")
+MEETS_TORCH = (
+    *("ops", "registration", "derivatives", "vmap", "features", "reduction", "losses", "topk"),
+    *("sparsity", "conversion"),
+)
 
 
 @pytest.mark.parametrize("name", MEETS_TORCH)
