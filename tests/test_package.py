@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from conda_package_streaming.extract import extract
 
-LARGEST = {"cpu": 200_000, "cuda130": 5_000_000}
+LARGEST = {"cpu": 150_000, "cuda130": 5_000_000}
 LIBRARIES = {"cpu": {"libtorch_sparse_ops.so"}}
 CUDA_LIBRARIES = {"libtorch_sparse_ops.so", "libtorch_sparse_ops_cuda.so"}
 #: The Python files of the package are at home here in a version-independent package.
