@@ -96,6 +96,12 @@ int64_t count_least_of_features(const Plan& plan, const Shape& shape, int shift)
       tiles * (shape.inputs << shift) * 2 * 32 + results;
 }
 
+// Rows in runs of 32 outputs, which begin within a sector where the outputs do not fill sectors.
+int64_t count_least_of_bias(const Shape& shape) {
+  const int64_t size = sizeof(VALUE), before = shape.outputs * size % 32 == 0 ? 0 : 32 - size;
+  return shape.batch * divide_up(shape.outputs, 32) * round_to_sectors(32 * size + before) + shape.outputs * size;
+}
+
 struct Wanted {
   bool features = false, weights = false, bias = false;
 };
@@ -121,10 +127,9 @@ void backward_moves_few_bytes() {
       launchers.backward(
           setting.device, memory.layer, shape.batch, memory.grads.data(), memory.features.data(),
           {offsets.data(), numbers.data(), false}, scratch.data(), nullptr, gradients);
-      const int64_t size = sizeof(VALUE);
       const int64_t least = wanted.weights ? count_least_of_weights(plan, shape)
           : wanted.features                ? count_least_of_features(plan, shape, choose_sharing(memory.layer))
-                                           : (shape.batch + 1) * shape.outputs * size;
+                                           : count_least_of_bias(shape);
       require_few(
           count_all_moved(
               memory.features, memory.weights, memory.grads, scratch, features, weights, bias, memory.locations4,
