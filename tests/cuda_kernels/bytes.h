@@ -18,12 +18,17 @@ int64_t count_least_bytes(const Plan& plan, const Shape& shape, int location_byt
   return packing + reading + connections + tiles * shape.outputs * size + shape.batch * shape.outputs * size;
 }
 
-// Sectors, once for each instruction of a warp. Four doubles take two instructions, the second of which finds its sectors in
-// the L1 cache: there, once for each block.
+// Sectors, once for each instruction of a warp.
 template <typename Element>
 int64_t count_moved(const Buffer<Element>& buffer) {
-  const simt::Traffic loads = buffer.loads(), stores = buffer.stores();
-  return sizeof(Element) == 8 ? loads.per_block + stores.per_block : loads.moved + stores.moved;
+  return buffer.loads().moved + buffer.stores().moved;
+}
+
+// The same of an array that is read in quads. Four doubles take two instructions, the second of which finds its sectors in
+// the L1 cache: then once for each block.
+template <typename Element>
+int64_t count_quads(const Buffer<Element>& buffer) {
+  return sizeof(Element) == 8 ? buffer.loads().per_block : buffer.loads().moved;
 }
 
 // Sums over buffers of different types.
@@ -58,7 +63,7 @@ void forward_moves_few_bytes() {
     run_forward_call(problem, setting, memory, scratch, result);
     const Plan plan = make_plan<VALUE>(setting.device, memory.layer, problem.shape.batch, Pass::forward);
     require_few(
-        count_all_moved(memory.features, memory.weights, memory.bias, scratch, result, memory.locations4),
+        count_all_moved(memory.features, memory.bias, scratch, result, memory.locations4) + count_quads(memory.weights),
         count_least_bytes(plan, problem.shape, 4), problem.shape, plan, "forward");
   });
 }
@@ -91,6 +96,12 @@ int64_t count_least_of_features(const Plan& plan, const Shape& shape, int shift)
       tiles * (shape.inputs << shift) * 2 * 32 + results;
 }
 
+// Rows in runs of 32 outputs, which begin within a sector where the outputs do not fill sectors.
+int64_t count_least_of_bias(const Shape& shape) {
+  const int64_t size = sizeof(VALUE), before = shape.outputs * size % 32 == 0 ? 0 : 32 - size;
+  return shape.batch * divide_up(shape.outputs, 32) * round_to_sectors(32 * size + before) + shape.outputs * size;
+}
+
 struct Wanted {
   bool features = false, weights = false, bias = false;
 };
@@ -116,10 +127,9 @@ void backward_moves_few_bytes() {
       launchers.backward(
           setting.device, memory.layer, shape.batch, memory.grads.data(), memory.features.data(),
           {offsets.data(), numbers.data(), false}, scratch.data(), nullptr, gradients);
-      const int64_t size = sizeof(VALUE);
       const int64_t least = wanted.weights ? count_least_of_weights(plan, shape)
           : wanted.features                ? count_least_of_features(plan, shape, choose_sharing(memory.layer))
-                                           : (shape.batch + 1) * shape.outputs * size;
+                                           : count_least_of_bias(shape);
       require_few(
           count_all_moved(
               memory.features, memory.weights, memory.grads, scratch, features, weights, bias, memory.locations4,
