@@ -217,6 +217,21 @@ def predict_sharded(outputs: int, location_dtype: torch.dtype = torch.int32) -> 
     return predict(layer)
 
 
+def compute_loss(features: Tensor, layer: FixedFanInLinear) -> list[Tensor]:
+    """The loss and the gradient of the features."""
+    features.requires_grad_()
+    loss = losses.linear_cross_entropy(features, layer, torch.arange(BATCH), label_smoothing=0.1)
+    loss.backward()
+    return [loss.detach(), whole(features.grad)]
+
+
+def compute_loss_of_sharded_rows() -> list[Tensor]:
+    mesh = init_device_mesh("cpu", (RANKS,))
+    layer = draw_layer()
+    parallelize_module(layer, mesh, FixedFanInParallel())
+    return compute_loss(distribute_tensor(draw_features(), mesh, [Shard(0)]), layer)
+
+
 def reset_sharded() -> list[Tensor]:
     """A layer that was sharded before it held anything."""
     layer = FixedFanInLinear(HIDDEN, OUTPUTS, FAN_IN, dtype=torch.float64, device="meta")
@@ -323,6 +338,7 @@ CHECKS: dict[str, Callable[[], Any]] = {
     "fully_shard and outputs": partial(train_in_two_dimensions, shard_data),
     "layouts": compute_layouts,
     "reset": reset_sharded,
+    "loss of rows": compute_loss_of_sharded_rows,
     "1003 outputs": partial(predict_sharded, OUTPUTS),
     "5 outputs": partial(predict_sharded, 5),
     "int16": partial(predict_sharded, OUTPUTS, torch.int16),

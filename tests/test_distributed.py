@@ -97,6 +97,11 @@ def test_loss_gradients_and_largest_outputs(found: list[dict[str, Any]], name: s
     torch.testing.assert_close(agree(found, name), checks.predict(checks.draw_layer(outputs)))
 
 
+def test_losses_take_features_of_any_placement(found: list[dict[str, Any]]) -> None:
+    expected = checks.compute_loss(checks.draw_features(), checks.draw_layer())
+    torch.testing.assert_close(agree(found, "loss of rows"), expected)
+
+
 def test_operators_take_dtensors_of_sharded_rows(found: list[dict[str, Any]]) -> None:
     layer, features = checks.draw_layer(), checks.draw_features().requires_grad_()
     result = layer(features)

@@ -166,9 +166,11 @@ def test_it_works_under_another_python_and_torch(matrix_python: str, unpacked: P
     print(matrix_python, run_checks(matrix_python, unpacked))
 
 
-#: What is tried under another torch: the operators, and all that meets torch's machinery, which changes with
-#: every release.
-MEETS_TORCH = ("ops", "registration", "derivatives", "vmap", "features")
+#: What is tried under another torch: the operators, and what meets torch's machinery, which changes often.
+MEETS_TORCH = (
+    *("ops", "registration", "derivatives", "vmap", "features", "reduction", "losses", "topk"),
+    *("sparsity", "conversion"),
+)
 
 
 @pytest.mark.parametrize("name", MEETS_TORCH)

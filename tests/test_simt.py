@@ -14,8 +14,8 @@ pytestmark = [
     ),
 ]
 
-#: What the watched program says of each kernel of tests/simt/tests/faults.cpp. Capitals: PATTERNS.
-FAULTS = {
+#: What the watched program says of each kernel of tests/simt/tests/races.cpp. Capitals: PATTERNS.
+RACES = {
     "reverse_without_barrier": "T(0): reads 4 bytes at offset 252 of TILE at LINE, UNWRITTEN",
     "overwrite_without_barrier": "T(32): RACE: reads 4 bytes at offset 124 of TILE at LINE, "
     "which B(0), T(31) writes at LINE, and nothing orders the two",
@@ -40,8 +40,17 @@ FAULTS = {
     "which B(0), T(0) writes at LINE",
     "add_and_read": "T(1): RACE: changes atomically 4 bytes at offset 0 of OUT at LINE, "
     "which B(0), T(0) reads at LINE",
+    "add_before_it_is_set": "T(1): RACE: changes atomically 4 bytes at offset 0 of IN at LINE, "
+    "which B(0), T(0) writes at LINE",
+    "read_while_a_warp_adds": "T(40): RACE: reads 4 bytes at offset 0 of NAME::sum at LINE, "
+    "which B(0), T(0) changes atomically at LINE",
+    "read_when_the_own_warp_has_added": "T(0): RACE: reads 4 bytes at offset 0 of NAME::sum at LINE, "
+    "which B(0), T(32) changes atomically at LINE",
     "set_while_others_add": "T(40): RACE: writes 4 bytes at offset 0 of OUT at LINE, "
     "which B(0), T(0) changes atomically at LINE",
+}
+#: The same for tests/simt/tests/faults.cpp.
+FAULTS = {
     "half_the_block_waits": "T(0): waits in __syncthreads (LINE) for T(32), LEFT",
     "leave_while_others_wait": "T(0): waits in __syncthreads (LINE) for T(63), LEFT",
     "two_barriers": "T(32): waits in __syncthreads (LINE) for T(0), which waits in __syncthreads (LINE)",
@@ -80,6 +89,7 @@ FAULTS = {
     "too_much_shared": "49153 bytes of dynamic shared memory, of which 49152 are allowed",
     "allow_too_much_shared": "232449 bytes of dynamic shared memory; a block has at most 232448",
 }
+TABLES = {"simt_races": RACES, "simt_faults": FAULTS}
 #: From one __shared__ variable into the next is a step within the block's memory; the sanitizer has gaps.
 BETWEEN_VARIABLES = ("read_past_shared_variable", "write_past_shared_variable")
 #: What the sanitizers and the scheduler see where accesses are not watched.
@@ -130,9 +140,12 @@ def test_kernels_that_are_right(programs: Path, program: str, kind: str, order: 
     assert re.fullmatch(r"\d+ passed, 0 failed\n", said)
 
 
-@pytest.mark.parametrize(("case", "told"), FAULTS.items(), ids=FAULTS.keys())
-def test_a_fault_is_told(programs: Path, case: str, told: str) -> None:
-    done = start(programs / "simt_faults_watched", case)
+@pytest.mark.parametrize(
+    ("program", "case", "told"),
+    [(program, case, told) for program, table in TABLES.items() for case, told in table.items()],
+)
+def test_a_fault_is_told(programs: Path, program: str, case: str, told: str) -> None:
+    done = start(programs / f"{program}_watched", case)
     assert done.returncode == 1
     assert done.stdout.startswith(f"FAILED {case}: ")
     assert expect(told).search(done.stdout), done.stdout
@@ -146,15 +159,18 @@ def test_a_fault_is_told_under_sanitizers(programs: Path, case: str, told: str) 
 
 
 @pytest.mark.parametrize("order", ["reverse", "1"])
-def test_every_fault_is_found_in_every_order(programs: Path, order: str) -> None:
-    done = start(programs / "simt_faults_watched", "--order", order, *FAULTS)
-    assert (done.returncode, done.stdout.count("FAILED")) == (1, len(FAULTS)), done.stdout
+@pytest.mark.parametrize(("program", "table"), TABLES.items(), ids=TABLES.keys())
+def test_every_fault_is_found_in_every_order(
+    programs: Path, program: str, table: dict[str, str], order: str
+) -> None:
+    done = start(programs / f"{program}_watched", "--order", order, *table)
+    assert (done.returncode, done.stdout.count("FAILED")) == (1, len(table)), done.stdout
 
 
-def test_every_fault_is_in_the_table(programs: Path) -> None:
-    said = start(programs / "simt_faults_watched").stdout
-    passed, failed = map(int, re.findall(r"\d+(?= passed| failed)", said.splitlines()[-1]))
-    assert passed + failed == len(FAULTS) + len(BETWEEN_VARIABLES)
+def test_every_fault_is_in_a_table(programs: Path) -> None:
+    said = [start(programs / f"{program}_watched").stdout for program in TABLES]
+    counted = [int(number) for text in said for number in re.findall(r"\d+(?= passed, | failed\n)", text)]
+    assert sum(counted) == len(RACES) + len(FAULTS) + len(BETWEEN_VARIABLES)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,10 @@ IN, OUT, FAN_IN, DROPPED = 20, 30, 6, 2
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda parameters, **how: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, **how),
     "Adam": lambda parameters, **how: torch.optim.Adam(parameters, lr=0.1, amsgrad=True, **how),
+    "NAdam": lambda parameters, **how: torch.optim.NAdam(parameters, lr=0.1, **how),
     "AdamW": lambda parameters, **how: torch.optim.AdamW(parameters, lr=0.1, **how),
 }
+NO_FUSED = ("NAdam", "fused")
 METHODS: dict[str, Callable[..., Any]] = {
     "SET": lambda module, optimizer, **options: SET(
         module, optimizer, generator=torch.Generator().manual_seed(3), **options
@@ -282,8 +284,12 @@ def test_fan_in_holds_in_every_dtype(method: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("chunk")
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [(name, {how: True}) for name in OPTIMIZERS for how in ("foreach", "fused") if (name, how) != NO_FUSED]
+    + [("Adam", {"foreach": False})],
+    ids=str,
+)
 def test_optimizer_state_follows_its_connection(method: str, name: str, how: dict[str, bool]) -> None:
     layer = draw_layer()
     optimizer = OPTIMIZERS[name](layer.parameters(), **how)

@@ -12,11 +12,13 @@ namespace torch_sparse_ops {
 namespace {
 
 constexpr int64_t kTileBytes = 1 << 20;                 // of a tile that stays in the L2 cache
+constexpr int64_t kSpilledWidth = 16;                   // in the backward pass, which rather has more tiles than copies
 constexpr int64_t kPackColumns = 512;                   // columns of features packed by one task
 constexpr int64_t kSharedBytes = 1 << 18;               // of a tile that leaves room in the L2 cache for others
 constexpr int64_t kCheckedLocations = 1 << 15;          // checked by one task
 constexpr int64_t kForwardConnections = 16384;          // of a chunk: they stay in the L2 cache
 constexpr int64_t kTasks = 32;                          // tasks wanted, to occupy many threads
+constexpr int64_t kParts = 16;                          // the same where each costs a copy
 constexpr int64_t kTurns = 2000;                        // of waiting for a task, before the core is offered to others
 constexpr int64_t kThreadOperations = 1 << 17;          // vector operations that take about 50 microseconds
 constexpr int64_t kLanes = 16;                          // values in a vector, where operations are estimated
@@ -38,11 +40,11 @@ int64_t choose_width(int64_t rows, int64_t most) {
   return most;
 }
 
-// Tiles of the whole batch. Wide rows make the best of every location read, as long as a tile stays in the cache; if none
-// does, wide rows, again, make the best of every miss.
-std::vector<Tile> cut_batch(int64_t batch, int64_t row_bytes, int64_t most) {
+// Tiles of the whole batch. Wide rows make the best of every location read, as long as a tile stays in the cache; for one
+// that does not anyway, `spilled` is the width.
+std::vector<Tile> cut_batch(int64_t batch, int64_t row_bytes, int64_t most, int64_t spilled) {
   const int64_t fitting = kTileBytes / (row_bytes + 1);
-  const int64_t widest = fitting >= most || fitting < 16 ? most : fitting >= 32 ? 32 : 16;
+  const int64_t widest = fitting >= most ? most : fitting >= 16 ? 16 : spilled;
   std::vector<Tile> tiles;
   for (int64_t row = 0, width; row < batch || tiles.empty(); row += width) {
     width = choose_width(batch - row, widest);
@@ -69,11 +71,12 @@ const FixedFanInKernels* find_kernels(Capability capability, Value value) {
   return &fixed_fan_in_baseline[is_double];
 }
 
-Launch plan(Capability capability, const Layer& layer, int64_t batch) {
+Launch plan(Capability capability, const Layer& layer, int64_t batch, int64_t spilled) {
   const bool is_double = layer.value == Value::float64;
   const int64_t value_bytes = is_double ? 8 : 4;
+  const int64_t most = is_double ? kMaxDoubleWidth : kMaxWidth;
   return {find_kernels(capability, layer.value), layer, batch, value_bytes,
-          cut_batch(batch, layer.in_features * value_bytes, is_double ? kMaxDoubleWidth : kMaxWidth)};
+          cut_batch(batch, layer.in_features * value_bytes, most, std::min(most, spilled))};
 }
 
 // The same launch for tiles [first, last) only.
@@ -105,11 +108,13 @@ int64_t largest_power(int64_t most) {
 }
 
 // Into how many parts the outputs are cut where every part needs a copy of the gradient of the features: enough to occupy
-// threads, but clearing and adding the copies may not outweigh the products, and those of one tile have to stay in bounds.
+// threads, if there are not enough tiles for that; but clearing and adding the copies may not outweigh the products, and
+// those of one tile have to stay in bounds.
 int64_t count_copies(const Launch& launch) {
-  const int64_t tasks = std::min(kTasks, count_operations(launch) / kThreadOperations);
-  const int64_t wanted = takes_turns(launch) ? tasks / count_tiles(launch) : tasks;
-  const int64_t affordable = std::max<int64_t>(2, launch.connections() / (24 * launch.layer.in_features + 1));
+  const bool turns = takes_turns(launch);
+  const int64_t parts = std::min(kParts, count_operations(launch) / kThreadOperations);
+  const int64_t wanted = turns ? parts / count_tiles(launch) : parts;
+  const int64_t affordable = std::max<int64_t>(turns ? 1 : 2, launch.connections() / (48 * launch.layer.in_features + 1));
   const int64_t blocks = divide_up(launch.layer.out_features, kBlock);
   return largest_power(std::min({wanted, affordable, blocks, kExtraBytes / (launch.tile_bytes() + 1) - 1}));
 }
@@ -269,13 +274,13 @@ Step sum_partials(const Launch& launch, const void* partials, int64_t parts, voi
 // ---------------------------------------------------------------- what the host functions call
 
 Launch plan_forward(Capability capability, const Layer& layer, int64_t batch) {
-  Launch launch = plan(capability, layer, batch);
+  Launch launch = plan(capability, layer, batch, kMaxWidth);
   launch.layer.half_rows = true;
   return launch;
 }
 
 Launch plan_backward(Capability capability, const Layer& layer, int64_t batch) {
-  return plan(capability, layer, batch);
+  return plan(capability, layer, batch, kSpilledWidth);
 }
 
 bool run_forward(

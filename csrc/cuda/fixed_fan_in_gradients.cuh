@@ -78,13 +78,13 @@ __device__ inline void work_off_gradients(
   }
 }
 
-// Blocks that the registers of a multiprocessor allow for: one sum for each lane that shares a slot takes more of them.
-template <int lanes>
-constexpr int kGradWeightsBlocks = lanes >= 16 ? 1 : 2;
+// Blocks that the registers of a multiprocessor allow for: a sum for each lane that shares a slot takes many.
+template <typename Value, int lanes, int values, bool staged>
+constexpr int kGradWeightsBlocks = sizeof(Sum<Value>) * lanes > 64 || (values == 4 && !staged) ? 1 : 2;
 
 // Each block keeps its chunks through all tiles, in order, so every sum belongs to one thread.
 template <typename Value, int lanes, int values, bool staged>
-__global__ void __launch_bounds__(kThreads, kGradWeightsBlocks<lanes>) compute_grad_weights(
+__global__ void __launch_bounds__(kThreads, (kGradWeightsBlocks<Value, lanes, values, staged>)) compute_grad_weights(
     Layer layer, Cut cut, const Value* __restrict__ packed, WeightGradients<Value> gradients) {
   __shared__ __align__(16) uint32_t locations[kRows][kSlots];
   Quad<Value> quad;

@@ -21,7 +21,7 @@ namespace torch_sparse_ops {
 
 constexpr int kThreads = 512;  // of a block
 constexpr int kWarps = kThreads / 32;
-constexpr int kBlocks = 2;     // that the registers of a multiprocessor allow for
+constexpr int kBlocks = 2;     // that the registers of a multiprocessor allow for: 64 for each thread
 constexpr int kSlots = 32;     // connections of one output in a step
 constexpr int kRows = 64;      // outputs of a chunk, at most
 constexpr int kQuad = 4;       // connections that a thread brings in a step

@@ -24,10 +24,12 @@ struct Width {
   int64_t count() const { return int64_t{1} << shift; }
 };
 
-// A batch takes the first that is wide enough, or the last. Wider ones use each connection read for more products.
-constexpr Width kWidths[] = {{1, 1, 0, 1}, {4, 1, 2, 4}, {16, 1, 4, 16}, {32, 1, 5, 32}, {32, 2, 6, INT64_MAX}};
+// A batch takes the first that is wide enough, or the last. Wider ones use each connection read for more products. Sixteen
+// lanes do for the wide ones: a warp then serves two connections at once, which halves the reads of connections from shared
+// memory, and the exchanges in the gradient of the weights.
+constexpr Width kWidths[] = {{1, 1, 0, 1}, {4, 1, 2, 4}, {16, 1, 4, 16}, {16, 2, 5, 32}, {16, 4, 6, INT64_MAX}};
 template <typename Value>
-constexpr int kWidest = std::is_same<Value, double>::value ? 3 : 4;  // pairs of doubles take too much shared memory
+constexpr int kWidest = std::is_same<Value, double>::value ? 3 : 4;  // 64 doubles take too much shared memory
 // Below this one, the connections would be read too often for what staging gains.
 constexpr int kNarrowestStaged = 2;
 
@@ -43,10 +45,10 @@ void with_width(const Width& width, const Work& work) {
     case 4:
       return work(integral_constant<int, 16>(), integral_constant<int, 1>());
     case 5:
-      return work(integral_constant<int, 32>(), integral_constant<int, 1>());
+      return work(integral_constant<int, 16>(), integral_constant<int, 2>());
     default:
       if constexpr (kWidest<Value> == 4) {
-        return work(integral_constant<int, 32>(), integral_constant<int, 2>());
+        return work(integral_constant<int, 16>(), integral_constant<int, 4>());
       }
   }
 }
@@ -76,11 +78,12 @@ int64_t count_own_bytes(Pass pass, const Width& width) {
   return bytes;
 }
 
-// Blocks of this kind that are on the device at once.
+// Blocks of this kind that are on the device at once, as far as threads, their registers and shared memory allow.
 inline int64_t count_resident(const Device& device, int64_t threads, int64_t shared_bytes) {
   constexpr int64_t reserved = 1024;  // bytes that the system takes for every block
-  const int64_t of_one = std::min(device.resident_threads / threads, device.shared_bytes / (shared_bytes + reserved));
-  return device.processors * std::max<int64_t>(1, of_one);
+  const int64_t by_threads = std::min<int64_t>(device.resident_threads, kBlocks * kThreads) / threads;
+  const int64_t by_memory = device.shared_bytes / (shared_bytes + reserved);
+  return device.processors * std::max<int64_t>(1, std::min(by_threads, by_memory));
 }
 
 // Steps of an output whose row may begin anywhere between two multiples of `align`.

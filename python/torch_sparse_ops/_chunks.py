@@ -11,8 +11,6 @@ from torch import Tensor
 BLOCK_LOGITS = 2**22
 #: Most rows of a block: with more it would be so narrow that the operators spend their time on packing.
 BLOCK_ROWS = 1024
-#: Wider chunks are multiples of this, so that their outputs fall into groups without a remainder.
-CHUNK_UNIT = 1024
 
 
 class Layer(NamedTuple):
@@ -61,9 +59,12 @@ def cut_rows(batch: int) -> list[slice]:
 
 
 def iterate_chunks(layer: Layer, batch: int) -> Iterator[Chunk]:
-    """Yield the chunks of a layer, as wide as a block of logits may be; the shape alone decides."""
+    """Yield the chunks of a layer, as wide as a block of logits may be for the next power of two of rows.
+
+    Few widths occur, then: what CUDA's backward pass keeps for the locations of a chunk serves again.
+    """
     weights, locations, bias, dtype = layer
-    width = BLOCK_LOGITS // max(1, min(batch, BLOCK_ROWS))
-    for outputs in _cut(weights.shape[0], width - width % CHUNK_UNIT if width > CHUNK_UNIT else width):
+    doublings = (max(1, min(batch, BLOCK_ROWS)) - 1).bit_length()
+    for outputs in _cut(weights.shape[0], max(1, BLOCK_LOGITS >> doublings)):
         offsets = None if bias is None else bias[outputs].to(dtype)
         yield Chunk(outputs, weights[outputs].to(dtype), locations[outputs], offsets)

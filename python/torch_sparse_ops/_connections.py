@@ -57,8 +57,8 @@ def find_aligned(name: str, weight: nn.Parameter, optimizer: torch.optim.Optimiz
     """Return what an optimiser keeps for every single weight."""
     aligned = []
     for key, value in optimizer.state.get(weight, {}).items():
-        if not isinstance(value, Tensor) or key == "step":
-            continue
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            continue  # such as the number of steps
         if value.shape != weight.shape:
             raise ValueError(
                 f"{name}: {type(optimizer).__name__} keeps {key!r} of shape {list(value.shape)}; accepted is "

@@ -157,7 +157,8 @@ def linear_cross_entropy(
     columns = target.flatten().where(kept, NO_COLUMN)
     scales = None
     if label_smoothing > 0:
-        scales = features.new_ones(1).expand(layer.out_features) if weight is None else weight
+        ones = torch.ones(1, device=features.device).expand(layer.out_features)
+        scales = ones if weight is None else weight
     function = "linear_cross_entropy"
     log_sum_exp, scaled, picked = _reduce(function, features, layer, columns[:, None], scales, "log_sum_exp")
     weights = kept.to(picked.dtype)

@@ -34,7 +34,7 @@ double count_all_moved(const Buffers&... buffers) {
 
 void require_few(double moved, int64_t least, const Shape& shape, const Plan& plan, const char* what) {
   const double ratio = moved / static_cast<double>(least);
-  require(!simt::watched || (ratio >= 0.4 && ratio <= 1.25),  // lanes may share a sector; far fewer were not read
+  require(!simt::watched || (ratio >= 0.2 && ratio <= 1.25),  // lanes share sectors; far fewer were not read
           describe(shape, what) + (plan.staged ? ", staged," : "") + " moves " + to_string(ratio) + " times the least bytes");
 }
 

@@ -295,13 +295,14 @@ void check_invalid_location(const Case& shape) {
 int main() {
   const int64_t sizes[][4] = {  // batch, in_features, out_features, fan_in
       {1, 50, 300, 20},  {1, 9, 5, 3},     {3, 50, 70, 17},   {7, 40, 65, 16},   {13, 600, 130, 33},
-      {30, 33, 200, 5},  {33, 70, 64, 64}, {70, 520, 129, 9}, {200, 40, 500, 40}, {36, 12, 30000, 3}};
+      {30, 33, 200, 5},  {33, 70, 64, 64}, {70, 520, 129, 9}, {200, 40, 500, 40}, {36, 12, 30000, 3},
+      {40, 2100, 6000, 15}, {20, 17000, 70, 5}};  // tiles that take turns, and tiles beyond the cache
   for (int64_t capability = 0; capability <= static_cast<int64_t>(cpu_capability()); ++capability) {
     for (Value value : {Value::float32, Value::float64, Value::float16, Value::bfloat16}) {
       for (Index index : {Index::int16, Index::uint16, Index::int32, Index::int64}) {
         for (const auto& s : sizes) {
           if (index != Index::int32 && s[2] > 1000) {
-            continue;  // the large one is there for the threads
+            continue;  // large ones are there for the threads
           }
           const Case shape{s[0], s[1], s[2], s[3], value, index, static_cast<Capability>(capability)};
           check_case(shape);

@@ -2,7 +2,9 @@
 #   name_watched     every load and store of a kernel is checked and counted
 #   name_sanitized   the same sources under AddressSanitizer and UndefinedBehaviorSanitizer
 set(simt_dir "${CMAKE_CURRENT_LIST_DIR}")
-find_package(Threads REQUIRED)
+if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  message(FATAL_ERROR "simt: the harness is built with g++ 12 or later, got ${CMAKE_CXX_COMPILER_ID}")
+endif()
 
 # One access of the source is to stay one access: no merging, no splitting, no moving of it.
 set(simt_watched_flags -O1 -finline-small-functions -fsanitize=thread -fno-tree-sra -fno-tree-loop-im

@@ -6,8 +6,8 @@
 // ordered race, unless both read or both are atomic.
 //
 // A mark stands for lanes of one warp in one epoch. For accesses that may be many at a time (reads, atomics) there are
-// two, of different warps wherever there is a choice, and of different blocks before that: any later access that races
-// with one of all those made then races with one of the two.
+// two: of the first warp and of the last, among those that later accesses of the block may race with. If a later access
+// races with any of the others, it races with one of the two.
 #pragma once
 
 #include <cstdint>
@@ -80,7 +80,7 @@ inline void note(Mark (&marks)[2], const Thread& thread, uint32_t site, uint32_t
       return;
     }
   }
-  marks[marks[0].epoch >= block.first_epoch ? 0 : 1] = mark_of(thread, site);
+  marks[1] = mark_of(thread, site);
 }
 
 struct Conflict {

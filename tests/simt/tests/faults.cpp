@@ -1,142 +1,9 @@
-// Kernels that each do one thing wrong. tests/test_simt.py knows what the harness says of each.
-#include <cuda_runtime.h>
-
-#include "simt/buffer.h"
-#include "simt/cases.h"
+// Kernels that each do one thing wrong, races aside.
+#include "faults.h"
 
 namespace {
 
 constexpr unsigned full = 0xFFFFFFFF;
-
-std::vector<float> count_to(size_t size) {
-  std::vector<float> values(size);
-  for (size_t i = 0; i < size; ++i) {
-    values[i] = static_cast<float>(i);
-  }
-  return values;
-}
-
-// Runs a kernel that takes `in` and `out`, of 64 floats each.
-void run(void (*kernel)(const float*, float*), dim3 grid = 1, dim3 block = 64, size_t shared_bytes = 0) {
-  const simt::Buffer<float> in("in", count_to(64)), out("out", 64);
-  simt::launch(kernel, grid, block, shared_bytes, in.data(), out.data());
-}
-
-// ---------------------------------------------------------------- races
-
-__global__ void reverse_without_barrier(const float* in, float* out) {
-  __shared__ float tile[64];
-  tile[threadIdx.x] = in[threadIdx.x];
-  out[threadIdx.x] = tile[63 - threadIdx.x];
-}
-
-__global__ void overwrite_without_barrier(const float* in, float* out) {
-  __shared__ float tile[64];
-  for (int round = 0; round < 2; ++round) {
-    tile[threadIdx.x] = in[threadIdx.x] + round;
-    __syncthreads();
-    out[threadIdx.x] = tile[63 - threadIdx.x];        // the next round's writes may come first
-  }
-}
-
-__global__ void overwrite_what_all_read(const float* in, float* out) {
-  __shared__ float first;
-  if (threadIdx.x == 0) {
-    first = in[0];
-  }
-  __syncthreads();
-  out[threadIdx.x] = first;
-  if (threadIdx.x == 40) {
-    first = 0;
-  }
-}
-
-__global__ void overwrite_what_warps_have_read(const float* in, float* out) {
-  __shared__ float first;
-  if (threadIdx.x == 0) {
-    first = in[0];
-  }
-  __syncthreads();
-  float sum = first;
-  __syncwarp();
-  if (threadIdx.x == 0) {
-    first = sum;
-  }
-  __syncthreads();
-  out[threadIdx.x] = sum;
-}
-
-__global__ void rotate_without_syncwarp(const float* in, float* out) {
-  float* tile = simt::dynamic_shared<float>();
-  tile[threadIdx.x] = in[threadIdx.x];
-  out[threadIdx.x] = tile[(threadIdx.x + 1) % 32];
-}
-
-__global__ void rotate_after_shuffle(const float* in, float* out) {
-  float* tile = simt::dynamic_shared<float>();
-  tile[threadIdx.x] = in[threadIdx.x];
-  const float own = __shfl_sync(full, in[threadIdx.x], threadIdx.x);
-  out[threadIdx.x] = own + tile[(threadIdx.x + 1) % 32];
-}
-
-__global__ void rotate_after_half_a_syncwarp(const float* in, float* out) {
-  float* tile = simt::dynamic_shared<float>();
-  tile[threadIdx.x] = in[threadIdx.x];
-  __syncwarp(threadIdx.x < 16 ? 0x0000FFFF : 0xFFFF0000);
-  out[threadIdx.x] = tile[(threadIdx.x + 1) % 32];
-}
-
-__global__ void exchange_between_warps_with_syncwarp(const float* in, float* out) {
-  __shared__ float tile[64];
-  tile[threadIdx.x] = in[threadIdx.x];
-  __syncwarp();
-  out[threadIdx.x] = tile[63 - threadIdx.x];
-}
-
-__global__ void blocks_write_one_element(const float* in, float* out) { out[threadIdx.x] = in[blockIdx.x]; }
-
-__global__ void blocks_hand_over(const float* in, float* out) {
-  if (blockIdx.x == 0) {
-    out[threadIdx.x] = in[threadIdx.x];
-  } else {
-    out[threadIdx.x + 32] = out[threadIdx.x];
-  }
-}
-
-__global__ void blocks_read_what_one_writes(const float* in, float* out) {
-  float* changed = const_cast<float*>(in);
-  out[4 * blockIdx.x + threadIdx.x] = in[threadIdx.x];
-  if (blockIdx.x == 2 && threadIdx.x == 1) {
-    changed[1] = 0;
-  }
-}
-
-__global__ void add_without_atomic(const float* in, float* out) {
-  if (threadIdx.x == 0) {
-    out[0] = 0;
-  }
-  __syncthreads();
-  out[0] += in[threadIdx.x];
-}
-
-__global__ void add_and_read(const float* in, float* out) {
-  if (threadIdx.x == 0) {
-    out[0] = 0;
-  }
-  __syncthreads();
-  atomicAdd(out, in[threadIdx.x]);
-  out[1 + threadIdx.x / 2] = out[0];
-}
-
-__global__ void set_while_others_add(const float* in, float* out) {
-  out[threadIdx.x] = 0;
-  __syncthreads();
-  if (threadIdx.x == 40) {
-    out[0] = 1;
-  } else {
-    atomicAdd(out, in[threadIdx.x]);
-  }
-}
 
 // ---------------------------------------------------------------- barriers and shuffles
 
@@ -325,20 +192,6 @@ void allow_too_much_shared() {
 }
 
 const std::vector<simt::Case> cases = {
-    {"reverse_without_barrier", [] { run(reverse_without_barrier); }},
-    {"overwrite_without_barrier", [] { run(overwrite_without_barrier); }},
-    {"overwrite_what_all_read", [] { run(overwrite_what_all_read); }},
-    {"overwrite_what_warps_have_read", [] { run(overwrite_what_warps_have_read); }},
-    {"rotate_without_syncwarp", [] { run(rotate_without_syncwarp, 1, 32, 128); }},
-    {"rotate_after_shuffle", [] { run(rotate_after_shuffle, 1, 32, 128); }},
-    {"rotate_after_half_a_syncwarp", [] { run(rotate_after_half_a_syncwarp, 1, 32, 128); }},
-    {"exchange_between_warps_with_syncwarp", [] { run(exchange_between_warps_with_syncwarp); }},
-    {"blocks_write_one_element", [] { run(blocks_write_one_element, 2); }},
-    {"blocks_hand_over", [] { run(blocks_hand_over, 2, 32); }},
-    {"blocks_read_what_one_writes", [] { run(blocks_read_what_one_writes, 3, 4); }},
-    {"add_without_atomic", [] { run(add_without_atomic); }},
-    {"add_and_read", [] { run(add_and_read); }},
-    {"set_while_others_add", [] { run(set_while_others_add); }},
     {"half_the_block_waits", [] { run(half_the_block_waits); }},
     {"leave_while_others_wait", [] { run(leave_while_others_wait); }},
     {"two_barriers", [] { run(two_barriers); }},

@@ -1,7 +1,7 @@
 // Bytes that kernels move, counted: each case knows the number.
 #include <cuda_runtime.h>
 
-#include <numeric>
+#include <cstring>
 
 #include "simt/buffer.h"
 #include "simt/cases.h"
@@ -108,6 +108,20 @@ void packs() {
   memory.launch(copy_packs, 1, 64);
   require_traffic(memory.in.loads(), {1024, 1024, 1024, 1024}, "loads");
   require_traffic(memory.out.stores(), {1024, 1024, 1024, 1024}, "stores");
+}
+
+__global__ void copy_bytes(const float* in, float* out) {
+  float own[4];
+  std::memcpy(own, in + 4 * place(), sizeof(own));
+  own[0] += 1;
+  std::memcpy(out + 4 * place(), own, sizeof(own));
+}
+
+void bytes() {
+  const Memory memory;
+  memory.launch(copy_bytes, 1, 32);
+  require_traffic(memory.in.loads(), {512, 512, 512, 512}, "loads");
+  require_traffic(memory.out.stores(), {512, 512, 512, 512}, "stores");
 }
 
 __global__ void sum_rows(const float* in, float* out, int width) {
@@ -268,6 +282,7 @@ const std::vector<simt::Case> cases = {
     {"vectors", vectors},
     {"whole_vector_for_one_component", whole_vector_for_one_component},
     {"packs", packs},
+    {"bytes", bytes},
     {"rows_by_thread", rows_by_thread},
     {"lanes_that_stop_early", lanes_that_stop_early},
     {"again_after_a_barrier", again_after_a_barrier},

@@ -31,8 +31,8 @@ from extforge.channel.archive import TIMESTAMP, copy_without_times
 from extforge.errors import BadInputError
 
 DATE_VARIABLE = "SOURCE_DATE_EPOCH"
-#: What rattler-build compresses with, and says so in ``rendered_recipe.yaml``.
-COMPRESSION_LEVEL = 15
+#: What conda-build compresses with: a tenth smaller than rattler-build's own 15.
+COMPRESSION_LEVEL = 19
 #: Keys of the rendered recipe's notes that are true of this machine and this time alone.
 OF_THIS_BUILD = {"directories", "virtual_packages", "timestamp"}
 LOCAL = "file:"
