@@ -32,7 +32,7 @@ def pack(
 ) -> Callable[[Callable[[list[Any]], object]], None]:
     """Pack the installed libraries with the recipe's requirements, those of the run changed."""
     recipe = yaml.safe_load((source_root / "recipe" / "recipe.yaml").read_text())
-    output = recipe["outputs"][0]
+    (output,) = (one for one in recipe["outputs"] if one["package"]["name"] == "torch-sparse-ops")
     for library in library_path.parent.glob("*.so"):
         shutil.copy(library, tmp_path)
     output["package"]["name"] = "linking"  # under its own name, a cache would give the real one
