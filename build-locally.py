@@ -5,6 +5,10 @@
     python3 build-locally.py test   the same packages, the whole test suite against the installed ones
 
 Everything lies below .local; what has not changed is not made again. Arguments after -- go to pytest.
+
+    cpu       the default; fits every torch
+    cuda130   --variant cuda130: the GPU's kernels besides; needs no GPU to be built, installed and tested
+    cuda129   only with --channel, for a channel that holds a compiler for CUDA 12.9, such as conda-forge
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import argparse
 import fcntl
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -57,13 +62,13 @@ def main() -> int:
             os.environ.pop(name, None)
         os.environ["RATTLER_CACHE_DIR"] = str(LOCAL / "cache" / "rattler")
         prepare_tools(run)
-        channels, left_out = choose_channels(arguments.channel, arguments.variant, run)
-        run.extforge("build", "recipe", "-m", "conda_build_config.yaml", "--variant", arguments.variant,
-                     "--skip-unchanged", "--output", OUTPUT, *as_options("--channel", channels))  # fmt: skip
+        row = Row(arguments.variant)
+        channels, left_out = choose_channels(arguments.channel, row, run)
+        build(run, row, channels)
         channels = [OUTPUT, *channels]
         if arguments.what == "test":
-            return run_tests(run, channels, left_out, arguments.pytest)
-        return run_demo(run, channels)
+            return run_tests(run, row, channels, left_out, arguments.pytest)
+        return run_demo(run, row, channels)
     except subprocess.CalledProcessError as failure:
         if failure.returncode < 0:
             return complain(f"{failure.cmd[0]} was ended by signal {-failure.returncode}; run this again")
@@ -91,6 +96,26 @@ def read_arguments() -> argparse.Namespace:
     arguments = parser.parse_args(words[:place])
     arguments.pytest = words[place + 1 :]
     return arguments
+
+
+class Row:
+    """A row of conda_build_config.yaml: its CUDA, and its places, so that no row undoes another's work."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.cuda = name, ROWS[name]
+        self.channel, self.demo, self.test, self.report = (
+            path.with_name(f"{path.name}-{name}") if self.cuda else path
+            for path in (CHANNEL, ENVS / "demo", ENVS / "test", DEMO)
+        )
+
+    @property
+    def package(self) -> str:
+        """The package of this row, as a match spec: others may lie in the same channel."""
+        return f"torch-sparse-ops * {self.name}_*"
+
+    def options(self) -> list[object]:
+        """What tells extforge to choose packages for the CUDA of this row."""
+        return ["--cuda", self.cuda] if self.cuda else []
 
 
 def complain(message: str) -> int:
@@ -172,7 +197,7 @@ Needed: pip 22.3 or newer, and an index it reaches or a directory of wheels (PIP
         raise
 
 
-def choose_channels(given: list[str], variant: str, run: Runner) -> tuple[list[object], tuple[str, ...]]:
+def choose_channels(given: list[str], row: Row, run: Runner) -> tuple[list[object], tuple[str, ...]]:
     """Return the channels of the dependencies, and the development tools that they lack."""
     if given:
         say(f"dependencies from {', '.join(given)} (given by --channel)")
@@ -183,9 +208,8 @@ def choose_channels(given: list[str], variant: str, run: Runner) -> tuple[list[o
         reason = str(error)
     if reason:
         say(f"dependencies from a channel made here, because conda-forge does not answer ({reason})")
-        cuda = ["--cuda", ROWS[variant]] if ROWS[variant] else []
-        run.extforge("channel", CHANNEL, "--cache", LOCAL / "cache" / "wheels", *cuda)
-        return [CHANNEL], NOT_IN_BOOTSTRAP
+        run.extforge("channel", row.channel, "--cache", LOCAL / "cache" / "wheels", *row.options())
+        return [row.channel], NOT_IN_BOOTSTRAP
     say("dependencies from conda-forge, which answers")
     return ["conda-forge"], ()
 
@@ -197,47 +221,69 @@ def ask_conda_forge() -> str:
         return "" if answer.read(len(ZSTANDARD)) == ZSTANDARD else f"{answer.url} is no channel's index"
 
 
+def build(run: Runner, row: Row, channels: list[object]) -> None:
+    """Build what has changed. The audit is strict, for CUDA with NVIDIA's own reading of the device code."""
+    from_channels = as_options("--channel", channels)
+    archs: list[object] = []
+    if row.cuda:
+        archs = ["--archs", read_architectures()]
+        reader = ENVS / "cuobjdump"
+        run.extforge("install", "cuda-cuobjdump", "--prefix", reader, *row.options(), *from_channels)
+        os.environ["PATH"] = f"{os.environ['PATH']}{os.pathsep}{reader / 'bin'}"
+    run.extforge("build", "recipe", "-m", "conda_build_config.yaml", "--variant", row.name, "--strict",
+                 "--skip-unchanged", "--output", OUTPUT, *archs, *from_channels)  # fmt: skip
+
+
+def read_architectures() -> str:
+    """Return the GPU architectures that the CUDA library is compiled for; CMake states them."""
+    text = (ROOT / "cmake" / "CudaLibrary.cmake").read_text()
+    (stated,) = re.findall(r"set\(CMAKE_CUDA_ARCHITECTURES ([^)]+)\)", text)
+    return ",".join(stated.split())
+
+
 def as_options(option: str, values: list[object] | tuple[str, ...]) -> list[object]:
     """Return an option that is repeated for every value."""
     return [word for value in values for word in (option, value)]
 
 
-def run_demo(run: Runner, channels: list[object]) -> int:
+def run_demo(run: Runner, row: Row, channels: list[object]) -> int:
     """Install environment.yml, train the demo unless nothing changed, and print how to use the result."""
-    prefix, example = ENVS / "demo", ROOT / "examples" / "next_token.py"
-    from_channels = as_options("--channel", channels)
-    run.extforge("install", "--prefix", prefix, "--file", "environment.yml", *from_channels)
+    prefix, example = row.demo, ROOT / "examples" / "next_token.py"
+    options = [*row.options(), *as_options("--channel", channels)]
+    run.extforge("install", row.package, "--prefix", prefix, "--file", "environment.yml", *options)
     installed = (prefix / ".extforge-install.json").read_bytes()
     inputs = hashlib.sha256(installed + example.read_bytes()).hexdigest()
-    stamp, report = DEMO / "inputs.txt", DEMO / "report.txt"
+    stamp, report = row.report / "inputs.txt", row.report / "report.txt"
     if stamp.exists() and stamp.read_text() == inputs:
         say(f"the demo has been trained with this package ({report}):")
         print(report.read_text())
     else:
         say("training the demo: next identifier in Python source, dense against fixed fan-in output layer")
-        DEMO.mkdir(exist_ok=True)
+        row.report.mkdir(exist_ok=True)
         stamp.unlink(missing_ok=True)
         train_demo(run, prefix, example, report)
         stamp.write_text(inputs)
-    print_usage()
+    print_usage(row)
     return 0
 
 
 def train_demo(run: Runner, prefix: Path, example: Path, report: Path) -> None:
     """Run the example; its progress goes to the terminal, its report also to a file."""
     with report.open("w") as stream:
-        run(prefix / "bin" / "python", example, "--output", DEMO, stdout=stream)
+        run(prefix / "bin" / "python", example, "--output", report.parent, stdout=stream)
     print(report.read_text())
 
 
-def run_tests(run: Runner, channels: list[object], left_out: tuple[str, ...], words: list[str]) -> int:
+def run_tests(
+    run: Runner, row: Row, channels: list[object], left_out: tuple[str, ...], words: list[str]
+) -> int:
     """Install environment-dev.yml and both packages, and run the test suite in the activated environment."""
-    prefix = ENVS / "test"
+    prefix = row.test
     if left_out:
         say(f"without {', '.join(left_out)}, which the channel made here does not hold")
-    options = [*as_options("--without", left_out), *as_options("--channel", channels)]
-    packages = ("torch-sparse-ops", "extforge")
-    run.extforge("install", "--prefix", prefix, "--file", "environment-dev.yml", *packages, *options)
+    options = [*row.options(), *as_options("--without", left_out), *as_options("--channel", channels)]
+    packages = (row.package, "extforge")
+    run.extforge("install", *packages, "--prefix", prefix, "--file", "environment-dev.yml", *options)
     script = 'for f in "$CONDA_PREFIX"/etc/conda/activate.d/*.sh; do . "$f"; done; exec python -m pytest "$@"'
     environment = {
         **os.environ,
@@ -249,15 +295,15 @@ def run_tests(run: Runner, channels: list[object], left_out: tuple[str, ...], wo
     return 0
 
 
-def print_usage() -> None:
+def print_usage(row: Row) -> None:
     """Print the commands that install the package elsewhere; write the environment file for them."""
     local = OUTPUT.as_uri()
     copy = LOCAL / "environment.yml"
     text = (ROOT / "environment.yml").read_text()
     copy.write_text(text.replace("channels:\n", f"channels:\n  - {local}\n", 1))
-    say(f"""done. The packages lie in {OUTPUT}, the environment in {ENVS / "demo"}. To use them:
-    {shlex.quote(str(ENVS / "demo" / "bin" / "python"))} -c "import torch_sparse_ops"
-    conda install -c {local} -c conda-forge torch-sparse-ops
+    say(f"""done. The packages lie in {OUTPUT}, the environment in {row.demo}. To use them:
+    {shlex.quote(str(row.demo / "bin" / "python"))} -c "import torch_sparse_ops"
+    conda install -c {local} -c conda-forge {shlex.quote(row.package)}
     mamba env create -f {shlex.quote(str(copy))}""")
 
 

@@ -30,22 +30,10 @@ import peers
 import plots
 import torch
 import torch_sparse_ops
-from peers import Peer, Problem, Shape
-from torch import Tensor
+from peers import PASSES, SHAPES, TOLERANCES, Peer, Problem, Shape, compute_error
 
-SHAPES = [
-    Shape(32, 512, 131072, 32),
-    Shape(128, 768, 32768, 64),
-    Shape(1, 768, 131072, 32),
-    Shape(64, 3072, 768, 96),
-    Shape(256, 1024, 10000, 16),
-    Shape(32, 65536, 32768, 32),
-]
 CURVE = Shape(0, 768, 32768, 32)  # batch sizes are varied
 CURVE_BATCHES = [1, 2, 3, 4, 5, 8, 9, 16, 17, 24, 32, 33, 48, 49, 64, 65, 96, 128, 129, 256, 512, 1024]
-PASSES = ("forward", "both")
-# Relative to the largest value of the exact result.
-TOLERANCES = {"float32": 1e-4, "float64": 1e-12, "float16": 1e-2, "bfloat16": 6e-2}
 COLUMNS = (
     f"{'peer':28} {'ms':>9} {'lowest':>9} {'GFLOP/s':>8} {'GB/s':>7} {'of rows':>8} {'of copy':>8} "
     f"{'MiB':>7} {'error':>8} {'ratio':>7}"
@@ -91,12 +79,6 @@ def read_status(key: str) -> int:
     """Return an entry of this process's status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
-
-
-def compute_error(actual: tuple[Tensor, ...], exact: tuple[Tensor, ...]) -> float:
-    """Return the largest difference, relative to the largest exact value of its tensor."""
-    pairs = zip(actual, exact, strict=True)
-    return max(((a.double() - e).abs().max() / e.abs().max().clamp_min(1e-30)).item() for a, e in pairs)
 
 
 def prepare_peers(problem: Problem, direction: str, wanted: list[str]) -> Iterator[tuple[Peer, int, float]]:

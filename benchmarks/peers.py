@@ -33,23 +33,37 @@ class Shape(NamedTuple):
         return forward if direction == "forward" else forward + backward + index_bytes * connections
 
 
+SHAPES = [
+    Shape(32, 512, 131072, 32),
+    Shape(128, 768, 32768, 64),
+    Shape(1, 768, 131072, 32),
+    Shape(64, 3072, 768, 96),
+    Shape(256, 1024, 10000, 16),
+    Shape(32, 65536, 32768, 32),
+]
+PASSES = ("forward", "both")
+# Relative to the largest value of the exact result.
+TOLERANCES = {"float32": 1e-4, "float64": 1e-12, "float16": 1e-2, "bfloat16": 6e-2}
+
+
 class Problem:
     """The tensors of a shape; the locations of an output are distinct and ascending, as CSR needs them."""
 
-    def __init__(self, shape: Shape, dtype: torch.dtype) -> None:
-        generator = torch.Generator().manual_seed(0)
+    def __init__(self, shape: Shape, dtype: torch.dtype, device: str = "cpu") -> None:
+        options: dict[str, Any] = {"generator": torch.Generator(device).manual_seed(0), "device": device}
         batch, in_features, out_features, fan_in = self.shape = shape
         self.dtype = dtype
+        self.device = device
         self.dtype_name = str(dtype).removeprefix("torch.")
         drawn = [
-            torch.rand(min(8192, out_features - first), in_features, generator=generator).topk(fan_in).indices
+            torch.rand(min(8192, out_features - first), in_features, **options).topk(fan_in).indices
             for first in range(0, out_features, 8192)
         ]
         self.locations = torch.cat(drawn).sort(dim=1).values
-        self.features = torch.randn(batch, in_features, generator=generator).to(dtype)
-        self.weights = (torch.randn(out_features, fan_in, generator=generator) / fan_in**0.5).to(dtype)
-        self.bias = torch.randn(out_features, generator=generator).to(dtype)
-        self.grad_output = torch.randn(batch, out_features, generator=generator).to(dtype)
+        self.features = torch.randn(batch, in_features, **options).to(dtype)
+        self.weights = (torch.randn(out_features, fan_in, **options) / fan_in**0.5).to(dtype)
+        self.bias = torch.randn(out_features, **options).to(dtype)
+        self.grad_output = torch.randn(batch, out_features, **options).to(dtype)
 
 
 def solve(problem: Problem, direction: str) -> tuple[Tensor, ...]:
@@ -62,7 +76,7 @@ def solve(problem: Problem, direction: str) -> tuple[Tensor, ...]:
     for first in range(0, problem.shape.out_features, step):
         rows = slice(first, first + step)
         locations = problem.locations[rows]
-        dense = torch.zeros(len(locations), problem.shape.in_features, dtype=torch.float64)
+        dense = weights.new_zeros(len(locations), problem.shape.in_features)
         dense.scatter_(1, locations, weights[rows])
         if direction == "forward":
             results.append(features @ dense.T)
@@ -72,6 +86,12 @@ def solve(problem: Problem, direction: str) -> tuple[Tensor, ...]:
     if direction == "forward":
         return (torch.cat(results, dim=1) + problem.bias.double(),)
     return to_features, torch.cat(to_weights), grads.sum(dim=0)
+
+
+def compute_error(actual: tuple[Tensor, ...], exact: tuple[Tensor, ...]) -> float:
+    """Return the largest difference, relative to the largest exact value of its tensor."""
+    pairs = zip(actual, exact, strict=True)
+    return max(((a.double() - e).abs().max() / e.abs().max().clamp_min(1e-30)).item() for a, e in pairs)
 
 
 class Peer:
@@ -139,7 +159,7 @@ class Dense(Peer):
         shape = self.problem.shape
         if shape.out_features * shape.in_features * self.problem.dtype.itemsize > DENSE_LIMIT:
             raise MemoryError("the dense weight takes more than 4 GiB")
-        weight = torch.zeros(shape.out_features, shape.in_features, dtype=self.problem.dtype)
+        weight = self.problem.weights.new_zeros(shape.out_features, shape.in_features)
         self.arguments[1] = weight.scatter_(1, self.problem.locations, self.problem.weights)
 
     def forward(self, features: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
@@ -164,7 +184,13 @@ class SparseProduct(Peer):
 
     def prepare(self) -> None:
         shape = self.problem.shape
-        starts = torch.arange(0, shape.out_features * shape.fan_in + 1, shape.fan_in, dtype=torch.int32)
+        starts = torch.arange(
+            0,
+            shape.out_features * shape.fan_in + 1,
+            shape.fan_in,
+            dtype=torch.int32,
+            device=self.problem.device,
+        )
         self.arguments[1] = torch.sparse_csr_tensor(
             starts,
             self.problem.locations.int().flatten(),

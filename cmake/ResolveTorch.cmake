@@ -54,18 +54,25 @@ function(torch_read_version)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${header}")
 endfunction()
 
-# In a conda package build everything of torch must come from the host prefix, and no link may lead out of it.
-function(torch_check_prefix)
-  if(NOT "$ENV{CONDA_BUILD}" STREQUAL "1")
-    return()
+# In a conda package build everything comes from a prefix, and no link may lead out of it.
+function(check_prefix path prefix variable name question)
+  file(REAL_PATH "${path}" real)
+  file(REAL_PATH "${prefix}" inner)
+  cmake_path(IS_PREFIX inner "${real}" NORMALIZE inside)
+  if(NOT inside)
+    torch_refuse("in a conda build (CONDA_BUILD=1) ${name} must come from ${variable}=${prefix}, but ${real} was found. "
+      "${question}")
   endif()
-  file(REAL_PATH "$ENV{PREFIX}" prefix)
+endfunction()
+
+function(check_host_prefix path name question)
+  if("$ENV{CONDA_BUILD}" STREQUAL "1")
+    check_prefix("${path}" "$ENV{PREFIX}" PREFIX "${name}" "${question}")
+  endif()
+endfunction()
+
+function(torch_check_prefix)
   foreach(path IN ITEMS "${torch_package}" "${torch_include}" "${torch_library}")
-    file(REAL_PATH "${path}" real)
-    cmake_path(IS_PREFIX prefix "${real}" NORMALIZE inside)
-    if(NOT inside)
-      torch_refuse("in a conda build (CONDA_BUILD=1) torch must come from PREFIX=$ENV{PREFIX}, but this Python's torch "
-        "has ${real}. Is pytorch among the host requirements, and is Python_EXECUTABLE that of PREFIX?")
-    endif()
+    check_host_prefix("${path}" torch "Is pytorch among the host requirements, and is Python_EXECUTABLE that of PREFIX?")
   endforeach()
 endfunction()

@@ -40,7 +40,9 @@ try:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
     from numpy.typing import NDArray
     from torch import Tensor, nn
+    from torch_sparse_ops.losses import linear_cross_entropy, linear_topk
     from torch_sparse_ops.nn import FixedFanInLinear
+    from torch_sparse_ops.sparsity import RigL
 except ImportError as error:
     sys.exit(
         f"next_token.py: {error}\n{sys.executable} needs torch-sparse-ops, numpy and matplotlib-base in its "
@@ -51,10 +53,12 @@ CONTEXT = 8  # names seen to predict the next one
 EMBEDDING = 64  # features of each of them
 HIDDEN = 256  # features the output layer sees
 LEARNING_RATE = 0.002
+RIGL_INTERVAL = 50
 HELD_OUT_FILES = 0.1  # of all
 HELD_OUT_BATCHES, HELD_OUT_BATCH = 32, 128
 SMOOTHED_STEPS = 50  # training losses are shown as means over so many steps
 RANGES = {"steps": (1, 9e9), "seconds": (1, 9e9), "batch": (1, 1e5), "fan-in": (1, HIDDEN), "seed": (0, 9e9)}
+RANGES["rigl"] = (1, 9e9)
 COLOURS = ("#475569", "#ea580c")
 MIB = 2**20
 
@@ -82,10 +86,12 @@ class Text:
 
 @dataclass(frozen=True)
 class Model:
-    """One to compare; ``fan_in`` None is a dense output layer."""
+    """One to compare; ``fan_in`` None is a dense output layer, which knows neither of the last two."""
 
     label: str
     fan_in: int | None
+    fused: bool = False  # whether the logits are never held
+    rigl: int | None = None  # the step up to which connections are exchanged
 
 
 class Step(NamedTuple):
@@ -183,26 +189,55 @@ def build_network(model: Model, text: Text) -> nn.Sequential:
     return nn.Sequential(embedding, nn.Flatten(), trunk, nn.GELU(), nn.LayerNorm(HIDDEN), output)
 
 
-def take_step(network: nn.Module, optimiser: torch.optim.Adam, contexts: Tensor, following: Tensor) -> Step:
+def split_network(network: nn.Sequential) -> tuple[nn.Module, FixedFanInLinear]:
+    """Return the trunk, and the output layer with a fixed fan-in."""
+    output = network[-1]
+    assert isinstance(output, FixedFanInLinear)
+    return network[:-1], output
+
+
+def measure_loss(network: nn.Sequential, fused: bool, *examples: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the cross-entropy of contexts and the names that follow, through the logits or without them."""
+    contexts, following = examples
+    if not fused:
+        return nn.functional.cross_entropy(network(contexts), following, reduction=reduction)
+    trunk, output = split_network(network)
+    return linear_cross_entropy(trunk(contexts), output, following, reduction=reduction)
+
+
+def guess_names(network: nn.Sequential, fused: bool, contexts: Tensor, count: int) -> Tensor:
+    """Return the most likely names ``[batch, count]``, the likeliest first."""
+    if not fused:
+        logits: Tensor = network(contexts)
+        return logits.topk(count).indices
+    trunk, output = split_network(network)
+    return linear_topk(trunk(contexts), output, count).indices
+
+
+def take_step(
+    network: nn.Sequential, fused: bool, optimiser: torch.optim.Adam, rigl: RigL | None, *examples: Tensor
+) -> Step:
     """Learn from one batch."""
     begin = time.perf_counter()
-    loss = nn.functional.cross_entropy(network(contexts), following)
+    loss = measure_loss(network, fused, *examples)
     forward = time.perf_counter()
     optimiser.zero_grad()
     torch.autograd.backward(loss)
     backward = time.perf_counter()
-    optimiser.step()
+    if rigl is None or not rigl.step():
+        optimiser.step()
     return Step(loss.item(), forward - begin, backward - forward, time.perf_counter() - backward)
 
 
-def train_steps(network: nn.Module, model: Model, text: Text, options: argparse.Namespace) -> list[Step]:
+def train_steps(network: nn.Sequential, model: Model, text: Text, options: argparse.Namespace) -> list[Step]:
     """Train until a limit is met, and tell about ten times."""
     optimiser = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE, fused=True)
+    rigl = RigL(network, optimiser, interval=RIGL_INTERVAL, end=model.rigl) if model.rigl else None
     steps: list[Step] = []
     elapsed = done = reported = 0.0
     examples = draw_examples(text.train, options.batch, options.seed)
     while done < 1:
-        steps.append(take_step(network, optimiser, *next(examples)))
+        steps.append(take_step(network, model.fused, optimiser, rigl, *next(examples)))
         elapsed += sum(steps[-1][1:])
         done = max(len(steps) / options.steps, elapsed / options.seconds)
         if done >= min(1, reported + 0.1):
@@ -212,14 +247,13 @@ def train_steps(network: nn.Module, model: Model, text: Text, options: argparse.
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, text: Text) -> tuple[float, float, float]:
+def evaluate(network: nn.Sequential, model: Model, text: Text) -> tuple[float, float, float]:
     """Return loss, top-1 and top-5 accuracy on held-out names, the same for every model."""
     losses, hits = [], []
     examples = draw_examples(text.held_out, HELD_OUT_BATCH, seed=0)
     for contexts, following in islice(examples, HELD_OUT_BATCHES):
-        logits = network(contexts)
-        losses.append(nn.functional.cross_entropy(logits, following, reduction="none"))
-        hits.append(logits.topk(min(5, text.names)).indices == following[:, None])
+        losses.append(measure_loss(network, model.fused, contexts, following, reduction="none"))
+        hits.append(guess_names(network, model.fused, contexts, min(5, text.names)) == following[:, None])
     hit = torch.cat(hits).double()
     return torch.cat(losses).mean().item(), hit[:, 0].mean().item(), hit.sum(dim=1).mean().item()
 
@@ -241,7 +275,7 @@ def train(model: Model, text: Text, options: argparse.Namespace) -> Trained:
     output_parameters, parameters = (sum(p.numel() for p in part.parameters()) for part in (output, network))
     output_bytes = sum(tensor.nbytes for tensor in output.state_dict().values())
     sizes = (output_parameters, output_bytes, parameters, memory_before, memory_peak)
-    return Trained(model, *sizes, steps, *evaluate(network, text))
+    return Trained(model, *sizes, steps, *evaluate(network, model, text))
 
 
 def train_apart(model: Model, text: Text, options: argparse.Namespace) -> Trained:
@@ -363,6 +397,8 @@ def read_arguments() -> argparse.Namespace:
     add("--steps", type=int, help="train each model for so many steps at most (default: no limit)")
     add("--batch", type=int, default=64, help="names predicted in a step (default: 64)")
     add("--fan-in", type=int, default=32, help=f"connections of each output, at most {HIDDEN} (default: 32)")
+    add("--fused", action="store_true", help="never hold the logits of the fixed fan-in layer")
+    add("--rigl", type=int, metavar="STEP", help="exchange its connections up to a step (default: never)")
     add("--seed", type=int, default=0, help="of weights, locations, batches, held-out files (default: 0)")
     add("--text", type=Path, metavar="DIR", default=library, help="Python source (default: standard library)")
     add("--output", type=Path, metavar="DIR", default=here, help="for the results (default: %(default)s)")
@@ -388,7 +424,8 @@ def main() -> None:
         sys.exit(2)
     log(f"{len(text.train):,} names to learn from, {text.names:,} distinct ones")
     dense = Model("dense", None)
-    fixed_fan_in = Model(f"fixed fan-in {options.fan_in}", options.fan_in)
+    label = f"fixed fan-in {options.fan_in}" + ", fused" * options.fused + ", RigL" * bool(options.rigl)
+    fixed_fan_in = Model(label, options.fan_in, options.fused, options.rigl)
     results = [train_apart(model, text, options) for model in (dense, fixed_fan_in)]
     write_results(options.output, results, text, options)
     print(format_table(results))

@@ -1,12 +1,19 @@
 """Fixtures that several test modules share."""
 
+from __future__ import annotations
+
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    import torch
 
 CUDA_PACKAGES = [
     *("python", "pip", "pytorch", "libtorch", "cxx-compiler", "cmake", "ninja", "pybind11", "extforge"),
@@ -40,6 +47,13 @@ def test_channels() -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def row() -> str:
+    """The row of the variant table that the package under test is from, such as ``cpu`` or ``cuda130``."""
+    (record,) = Path(sys.prefix, "conda-meta").glob("torch-sparse-ops-*.json")
+    return str(json.loads(record.read_text())["build"]).partition("_")[0]
+
+
+@pytest.fixture(scope="session")
 def source_root() -> Path:
     """The checkout: what the doors to the sources are tried on."""
     return Path(__file__).resolve().parents[1]
@@ -56,6 +70,37 @@ def library_path() -> Path:
         if (candidate := Path(directory) / torch_sparse_ops.LIBRARY_NAME).exists()
     )
     return path
+
+
+@pytest.fixture(scope="session")
+def draw_layer() -> Callable[..., tuple[torch.Tensor, ...]]:
+    """A function that draws features, weights, locations and bias: 7 inputs, 5 outputs, fan-in 3."""
+    import torch
+    from torch_sparse_ops import nn
+
+    def draw(
+        leading: tuple[int, ...] = (3,), dtype: torch.dtype = torch.float64, requires_grad: bool = False
+    ) -> tuple[torch.Tensor, ...]:
+        generator = torch.Generator().manual_seed(1)
+        features, weights, bias = (
+            torch.randn(size, generator=generator, dtype=torch.float64)
+            .to(dtype)
+            .requires_grad_(requires_grad)
+            for size in ((*leading, 7), (5, 3), (5,))
+        )
+        return features, weights, nn.draw_locations(7, 5, 3, generator=generator), bias
+
+    return draw
+
+
+@pytest.fixture
+def compiler() -> Iterator[Any]:
+    """Torch's compiler, which forgets before and after what it has compiled."""
+    import torch
+
+    torch._dynamo.reset()
+    yield torch._dynamo
+    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="session")
@@ -100,3 +145,13 @@ def cuda_prefix(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return prefix
+
+
+@pytest.fixture(params=["one block", "many blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut logits into blocks of which the last ones are smaller, or not at all."""
+    from torch_sparse_ops import _chunks
+
+    if request.param == "many blocks":
+        monkeypatch.setattr(_chunks, "BLOCK_LOGITS", 1000)
+        monkeypatch.setattr(_chunks, "BLOCK_ROWS", 4)

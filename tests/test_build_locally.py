@@ -199,15 +199,22 @@ def test_arguments_after_two_dashes_are_for_pytest(
     assert arguments.pytest == ["-k", "a b", "--clean"]
 
 
+@pytest.mark.parametrize(
+    ("variant", "environment", "package"),
+    [
+        ("cpu", "demo", "torch-sparse-ops * cpu_*"),
+        ("cuda130", "demo-cuda130", "torch-sparse-ops * cuda130_*"),
+    ],
+)
 def test_the_commands_to_use_the_result_survive_a_shell(
-    script: Any, capsys: pytest.CaptureFixture[str]
+    script: Any, capsys: pytest.CaptureFixture[str], variant: str, environment: str, package: str
 ) -> None:
     script.OUTPUT.mkdir(parents=True)
-    script.print_usage()
+    script.print_usage(script.Row(variant))
     python, conda, mamba = (shlex.split(line) for line in capsys.readouterr().out.splitlines()[1:])
-    assert python[0] == str(script.ENVS / "demo" / "bin" / "python")
+    assert python[0] == str(script.ENVS / environment / "bin" / "python")
     local = script.OUTPUT.as_uri()
-    assert conda == ["conda", "install", "-c", local, "-c", "conda-forge", "torch-sparse-ops"]
+    assert conda == ["conda", "install", "-c", local, "-c", "conda-forge", package]
     file = yaml.safe_load(Path(mamba[-1]).read_text())
     assert file["channels"] == [local, "conda-forge"]
 
@@ -253,7 +260,7 @@ def test_conda_forge_is_used_when_it_answers(
     script: Any, server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script.CONDA_FORGE_INDEX = f"{server}/index"
-    assert script.choose_channels([], "cpu", None) == (["conda-forge"], ())
+    assert script.choose_channels([], script.Row("cpu"), None) == (["conda-forge"], ())
     assert capsys.readouterr().out == "== dependencies from conda-forge, which answers\n"
 
 
@@ -267,7 +274,7 @@ def test_another_answer_is_not_taken_for_conda_forge(
 ) -> None:
     script.CONDA_FORGE_INDEX, script.ANSWER_SECONDS = server + path, 0.5
     ran = Recorder()
-    assert script.choose_channels([], "cpu", ran) == ([script.CHANNEL], ("conda-build",))
+    assert script.choose_channels([], script.Row("cpu"), ran) == ([script.CHANNEL], ("conda-build",))
     assert reason in capsys.readouterr().out.replace("HTTP Error ", "")
     assert ran.commands == [("channel", script.CHANNEL, "--cache", script.LOCAL / "cache" / "wheels")]
 
@@ -285,7 +292,8 @@ def test_no_answer_means_a_channel_made_here_for_the_row(
 ) -> None:
     script.CONDA_FORGE_INDEX = closed_port
     ran = Recorder()
-    assert script.choose_channels([], variant, ran)[0] == [script.CHANNEL]
+    row = script.Row(variant)
+    assert script.choose_channels([], row, ran)[0] == [row.channel]
     assert list(ran.commands[0][4:]) == options
     assert "because conda-forge does not answer" in capsys.readouterr().out
 
@@ -296,10 +304,45 @@ class Recorder:
     def __init__(self) -> None:
         self.commands: list[tuple[object, ...]] = []
 
+    def __call__(self, *command: object, **options: object) -> None:
+        """Run nothing."""
+
     def extforge(self, *arguments: object) -> None:
         self.commands.append(arguments)
 
 
+def test_no_two_rows_share_a_place(script: Any) -> None:
+    rows = [script.Row(name) for name in script.ROWS]
+    places = [place for row in rows for place in (row.channel, row.demo, row.test, row.report)]
+    assert len(set(places)) == len(places)
+    assert all(place.is_relative_to(script.LOCAL) for place in places)
+
+
+@pytest.mark.parametrize(
+    ("variant", "options"), [("cpu", []), ("cuda130", ["--cuda", "13.0"])], ids=["cpu", "cuda130"]
+)
+def test_environments_are_chosen_for_the_row(
+    script: Any, monkeypatch: pytest.MonkeyPatch, variant: str, options: list[str]
+) -> None:
+    """The package of the row, and the solver told of its CUDA, in both environments."""
+    row, ran = script.Row(variant), Recorder()
+    monkeypatch.setattr(script, "train_demo", lambda *arguments: None)
+    for prefix in (row.demo, row.report):
+        prefix.mkdir(parents=True)
+    (row.demo / ".extforge-install.json").write_text("{}")
+    (row.report / "report.txt").write_text("")
+    example = script.ROOT / "examples" / "next_token.py"
+    example.parent.mkdir()
+    example.touch()
+    script.OUTPUT.mkdir(parents=True)
+    script.run_demo(ran, row, ["channel"])
+    script.run_tests(ran, row, ["channel"], (), [])
+    for command, prefix in zip(ran.commands, (row.demo, row.test), strict=True):
+        assert command[:2] == ("install", f"torch-sparse-ops * {variant}_*")
+        assert command[command.index("--prefix") + 1] == prefix
+        assert [word for word in command if word in ("--cuda", "13.0")] == options
+
+
 def test_channels_that_were_given_are_taken(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert script.choose_channels(["a", "b"], "cpu", None) == (["a", "b"], ())
+    assert script.choose_channels(["a", "b"], script.Row("cpu"), None) == (["a", "b"], ())
     assert capsys.readouterr().out == "== dependencies from a, b (given by --channel)\n"

@@ -4,6 +4,8 @@ To run them::
 
     extforge channel .local/channel-cuda --cuda 13.0
     TEST_CUDA_CHANNEL=.local/channel-cuda python3 build-locally.py test -- -m cuda_channel
+
+`build-locally.py --variant cuda130` makes such a channel, too: `.local/channel-cuda130`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import ctypes
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +60,9 @@ LAYOUT = (
 EXPORTS = {
     "cuda-nvcc_linux-64": {"strong": ["cuda-version >=13.0,<14"]},
     "cuda-cudart-dev": {"weak": ["cuda-cudart >=13.0.96,<14.0a0"]},
+    "cuda-nvtx-dev": {"weak": ["cuda-nvtx >=13.0.85,<14.0a0"]},
+    "libtorch": {"weak": ["libtorch >=2.14.1,<2.15.0a0"]},
+    "pytorch": {"weak": ["libtorch >=2.14.1,<2.15.0a0", "pytorch >=2.14.1,<2.15.0a0"]},
     "cuda-nvrtc-dev": {"weak": ["cuda-nvrtc >=13.0.88,<14.0a0"]},
     "libcublas-dev": {"weak": ["libcublas >=13.1.1.3,<14.0a0"]},
     "libcusparse-dev": {"weak": ["libcusparse >=12.6.3.3,<13.0a0"]},
@@ -142,8 +148,8 @@ def read_run_exports(package: Path) -> Any:
 
 @pytest.mark.parametrize("package", EXPORTS)
 def test_run_exports(cuda_channel: Path, package: str) -> None:
-    (path,) = cuda_channel.glob(f"*/{package}-[0-9]*.conda")
-    assert read_run_exports(path) == EXPORTS[package]
+    paths = [path for path in cuda_channel.glob(f"*/{package}-[0-9]*.conda") if "-cpu_" not in path.name]
+    assert [read_run_exports(path) for path in paths] == [EXPORTS[package]]
 
 
 def test_the_runtime_of_the_build_prefix_exports_nothing(cuda_channel: Path) -> None:
@@ -251,3 +257,65 @@ def package_index(package: Path) -> Any:
                 assert reader is not None
                 return json.load(reader)
     raise AssertionError(f"{package} has no info/index.json")
+
+
+#: Of the system, as for Python itself, or of the driver.
+SYSTEM = re.compile(r"ld-linux|lib(c|m|dl|rt|pthread|util|z)\.so")
+IMPORT = """\
+import torch
+print(torch.__version__, torch.version.cuda, torch.cuda.is_available(), torch.ones(2).numpy().sum())
+paths = (line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if "/lib" in line)
+print(*sorted(set(paths)), sep="\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def torch_prefix(cuda_channel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with torch for CUDA, on a machine with or without a driver; a blank in its path."""
+    prefix = tmp_path_factory.mktemp("torch") / "my env"
+    command = [sys.executable, "-m", "extforge", "install", "python", "pip", "pytorch", "--cuda", "13.0"]
+    place = ["--prefix", str(prefix), "--channel", str(cuda_channel)]
+    done = subprocess.run([*command, *place], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return prefix
+
+
+def test_torch_for_cuda_needs_a_driver_and_is_preferred(cuda_channel: Path) -> None:
+    (path,) = cuda_channel.glob("*/pytorch-*-cuda130_generic_py3*_200.conda")
+    assert "__cuda" in package_index(path)["depends"]
+    assert package_index(path)["build_number"] == 200
+
+
+def test_torch_imports_without_a_driver(torch_prefix: Path) -> None:
+    first, *loaded = run(torch_prefix / "bin/python", "-c", IMPORT).splitlines()
+    version, cuda, _, total = first.split()
+    assert (version, cuda, total) == ("2.14.1+cu130", "13.0", "2.0")
+    own = [path for path in loaded if re.search(r"/lib(cu|nv|nccl|torch|c10|stdc|gomp)", path)]
+    assert len(own) > 20
+    assert [path for path in own if not Path(path).is_relative_to(torch_prefix)] == []
+
+
+def test_pip_misses_nothing_of_torch(torch_prefix: Path) -> None:
+    assert run(torch_prefix / "bin/python", "-m", "pip", "check") == "No broken requirements found.\n"
+
+
+def test_the_environment_holds_all_that_torch_links(torch_prefix: Path) -> None:
+    """The package that holds a library is required, whether or not an import loads it."""
+    libraries = torch_prefix / "lib"
+    held = {path.name for path in libraries.iterdir() if path.exists()}
+    missing = {}
+    for path in sorted(libraries.glob("lib*torch*.so")) + sorted(libraries.glob("lib*c10*.so")):
+        needed = set(re.findall(r"NEEDED.*\[(.+)\]", run("readelf", "-d", path)))
+        missing[path.name] = {name for name in needed - held if not SYSTEM.search(name)}
+    assert len(missing) >= 10
+    assert {name: names for name, names in missing.items() if names} == {}
+
+
+def test_only_the_runtime_compiler_needs_the_driver(torch_prefix: Path) -> None:
+    path = torch_prefix / "lib/libcaffe2_nvrtc.so"
+    assert "[libcuda.so.1]" in run("readelf", "-d", path)
+
+
+def test_the_compiler_of_kernels_is_there(torch_prefix: Path) -> None:
+    program = "import triton, cuda.bindings; print(triton.__version__)"
+    assert run(torch_prefix / "bin/python", "-c", program) == "3.8.0\n"

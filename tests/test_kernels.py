@@ -1,11 +1,9 @@
 """The CPU kernels as a plain program: what their objects export, and the same source on another processor."""
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from programs import build, require, run
 
 AARCH64 = ("aarch64-linux-gnu-g++", "qemu-aarch64")
 AARCH64_OPTIONS = (
@@ -19,27 +17,8 @@ AARCH64_OPTIONS = (
 pytestmark = pytest.mark.slow
 
 
-#: Flags that an activated environment sets are for its own compiler.
-FLAGS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAKE_ARGS")
-
-
-def run(*command: str | Path) -> str:
-    words = [str(part) for part in command]
-    environ = {name: value for name, value in os.environ.items() if name not in FLAGS}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environ)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def build_program(source_root: Path, build: Path, *options: str) -> None:
-    run("cmake", "-S", source_root / "tests/kernels", "-B", build, "-DSANITIZERS=none", *options)
-    run("cmake", "--build", build)
-
-
-def require(*programs: str) -> None:
-    missing = [program for program in programs if shutil.which(program) is None]
-    if missing:
-        pytest.skip(f"not on PATH: {', '.join(missing)}")
+def build_program(source_root: Path, target: Path, *options: str) -> None:
+    build(source_root / "tests/kernels", target, "-DSANITIZERS=none", *options)
 
 
 def list_exported(symbols: str) -> list[str]:

@@ -19,7 +19,7 @@ LONGEST_FUNCTION, LONGEST_FILE, DEEPEST = 70, 400, 12
 #: The layers of extforge from the ground up: a module imports from its own layer or from a lower one.
 LAYERS = (
     {"errors", "files"},
-    {"channels", "toolchain"},
+    {"channels", "toolchain", "virtual"},
     {"channel", "build", "install", "audit"},
     {"cli"},
     {"__main__"},

@@ -191,7 +191,8 @@ def by_recipe(
     variants = ("--variant", "cpu", "--python", PYTHON, "-m", source_root / "conda_build_config.yaml")
     sources = [word for channel in test_channels for word in ("--channel", channel)]
     command = (sys.executable, "-m", "extforge", "build", source / "recipe", "--output", output)
-    run(*command, *variants, *sources, cwd=work, PATH=os.environ["PATH"])
+    said = run(*command, *variants, *sources, "--check", "--strict", cwd=work, PATH=os.environ["PATH"])
+    assert "two builds are byte-equal" in said
     prefix = install("from the recipe", "torch-lltm", "pytest", first=(output,))
     return Built(prefix / "bin" / "python")
 

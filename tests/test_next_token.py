@@ -103,6 +103,16 @@ def test_nothing_else_is_left(results: list[tuple[str, Path]]) -> None:
     assert {path.name for path in results[0][1].iterdir()} == {"next_token.json", "next_token.png"}
 
 
+def test_without_logits_and_with_other_connections(tmp_path: Path, results: list[tuple[str, Path]]) -> None:
+    steps = ("--steps", 60, "--fan-in", 16, "--text", LIBRARY / "asyncio")
+    table = run_example(*steps, "--fused", "--rigl", 60, "--output", tmp_path)
+    assert "fixed fan-in 16, fused, RigL" in table
+    _, fixed_fan_in = read_losses(tmp_path)
+    assert fixed_fan_in[:STEPS] == pytest.approx(read_losses(results[0][1])[1], rel=1e-3)
+    assert fmean(fixed_fan_in[50:]) < fmean(fixed_fan_in[:5]), "it learns after the exchange, too"
+    assert 0 < read_models(tmp_path)[1]["held_out_top1"] < read_models(tmp_path)[1]["held_out_top5"]
+
+
 @pytest.mark.slow
 def test_default_text_is_the_standard_library(tmp_path: Path) -> None:
     run_example("--steps", 2, "--batch", 16, "--output", tmp_path)
@@ -171,6 +181,7 @@ def test_text_is_split_by_file(example: ModuleType) -> None:
         (["--batch", "0"], "argument --batch: received 0, accepted is 1 to"),
         (["--fan-in", "257"], "argument --fan-in: received 257, accepted is 1 to 256"),
         (["--seed", "-1"], "argument --seed: received -1, accepted is 0 to"),
+        (["--rigl", "0"], "argument --rigl: received 0, accepted is 1 to"),
         (["--stesp", "3"], "unrecognized arguments: --stesp 3"),
         (["--output", str(EXAMPLE / "results")], f"{EXAMPLE / 'results'}"),
         (["--text", str(Path(__file__).parent / "nowhere")], "nowhere: 0 source files are too few"),

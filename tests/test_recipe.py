@@ -17,6 +17,7 @@ import yaml
 
 pytest.importorskip("extforge", reason="extforge is not installed here")
 
+from extforge.audit.rules.architectures import described, parse_architectures
 from extforge.build.rendering import identity, render, row_name
 from rattler_build import JinjaConfig, RenderedVariant, Stage0Recipe, VariantConfig
 
@@ -31,6 +32,8 @@ class Row(NamedTuple):
     build: list[str]
     host: list[str]
     run: list[str]
+    overdepending: str = "error"
+    cuda_library: str = "ON"
 
 
 TABLE = {
@@ -40,20 +43,23 @@ TABLE = {
         build=["gxx_linux-64 15.*", "sysroot_linux-64 2.17.*"],
         host=["pytorch * cpu*", "libtorch * cpu*"],
         run=[],
+        cuda_library="OFF",
     ),
     "cuda129": Row(
         number=200,
         string=r"cuda129_h[0-9a-f]{7}_200",
         build=["gxx_linux-64 14.*", "sysroot_linux-64 2.17.*", "cuda-nvcc_linux-64 12.9.*"],
         host=["pytorch * cuda*", "libtorch * cuda*", "cuda-version ==12.9", "cuda-cudart-dev"],
-        run=["pytorch * cuda*", "__cuda"],
+        run=["pytorch * cuda*", "cuda-cudart_linux-64", "__cuda"],
+        overdepending="ignore",
     ),
     "cuda130": Row(
         number=200,
         string=r"cuda130_h[0-9a-f]{7}_200",
         build=["gxx_linux-64 15.*", "sysroot_linux-64 2.28.*", "cuda-nvcc_linux-64 13.0.*"],
         host=["pytorch * cuda*", "libtorch * cuda*", "cuda-version ==13.0", "cuda-cudart-dev"],
-        run=["pytorch * cuda*", "__cuda"],
+        run=["pytorch * cuda*", "cuda-cudart_linux-64", "__cuda"],
+        overdepending="ignore",
     ),
 }
 EVERY_ROW = Row(
@@ -113,7 +119,9 @@ def test_build_of_a_row(operators: dict[str | None, dict[str, Any]], row: str) -
     assert re.fullmatch(TABLE[row].string, build["string"])
     assert build["python"] == {"version_independent": True}
     assert build["dynamic_linking"]["overlinking_behavior"] == "error"
-    assert build["dynamic_linking"]["overdepending_behavior"] == "error"
+    assert build["dynamic_linking"].get("overdepending_behavior", "ignore") == TABLE[row].overdepending
+    defined = build["script"]["env"]["SKBUILD_CMAKE_DEFINE"]
+    assert defined == f"TORCH_SPARSE_OPS_CUDA={TABLE[row].cuda_library}"
 
 
 @pytest.mark.parametrize("row", TABLE)
@@ -132,6 +140,12 @@ def test_nothing_of_a_driver_or_of_headers_is_needed_at_run_time(
     assert not [name for name in names if name.endswith("-dev") or "driver" in name]
 
 
+@pytest.mark.parametrize(("row", "torch"), [("cpu", "2.13"), ("cuda129", "2.13"), ("cuda130", "2.14")])
+def test_torch_of_a_row(rendered: list[RenderedVariant], row: str, torch: str) -> None:
+    (variant,) = (variant for variant in rendered if row_name(variant) == row)
+    assert (variant.variant["pytorch"], variant.variant["libtorch"]) == (torch, torch)
+
+
 def test_extforge_is_one_package_for_all_rows(extforge_output: dict[str, Any]) -> None:
     assert extforge_output["build"]["noarch"] == "python"
     assert re.fullmatch(r"pyh[0-9a-f]{7}_0", extforge_output["build"]["string"])
@@ -141,10 +155,22 @@ def test_every_output_is_tested_by_its_recipe(
     operators: dict[str | None, dict[str, Any]], extforge_output: dict[str, Any]
 ) -> None:
     for output in (*operators.values(), extforge_output):
-        python, script = output["tests"]
+        python, *scripts = output["tests"]
         assert python["python"].get("pip_check", True), "pip check is switched off"
         assert python["python"]["imports"]
-        assert script["script"]
+        name = output["package"]["name"]
+        assert f"extforge audit --strict --prefix $PREFIX {name}" in str(scripts[-1]["script"])
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_the_audit_of_a_row_has_what_it_needs(operators: dict[str | None, dict[str, Any]], row: str) -> None:
+    """Without NVIDIA's cuobjdump it could not verify the GPU code, which is no pass."""
+    audit = operators[row]["tests"][-1]
+    assert audit["requirements"]["run"] == ["extforge", *(["cuda-cuobjdump"] if row != "cpu" else [])]
+
+
+def test_the_output_that_the_tests_need_is_built_first(rendered: list[RenderedVariant]) -> None:
+    assert rendered[0].recipe.package.name == "extforge"
 
 
 def read_with_conda_build(recipe: Path, variants: Path) -> set[str]:
@@ -221,6 +247,11 @@ def test_the_local_build_offers_every_row(
     assert {row: version.replace(".", "") or "cpu" for row, version in rows.items()} == versions
 
 
+def test_the_local_build_audits_for_the_architectures_of_cmake(source_root: Path) -> None:
+    stated = runpy.run_path(str(source_root / "build-locally.py"))["read_architectures"]()
+    assert described(parse_architectures(stated)) == "sass 7.5 8.0 8.6 8.9 9.0 10.0 12.0, ptx 12.0"
+
+
 def test_the_row_file_of_the_readme_renders_the_cpu_row(
     recipe_file: Path,
     variant_file: Path,
@@ -264,8 +295,10 @@ def test_the_variant_table_has_no_selector(variant_file: Path) -> None:
 def test_the_rows_are_zipped(variant_file: Path) -> None:
     table = yaml.safe_load(variant_file.read_text())
     assert table["zip_keys"] == [
-        ["cuda_compiler_version", "c_compiler_version", "cxx_compiler_version", "c_stdlib_version"],
-        ["pytorch", "libtorch"],
+        [
+            *("cuda_compiler_version", "c_compiler_version", "cxx_compiler_version", "c_stdlib_version"),
+            *("pytorch", "libtorch"),
+        ],
     ]
     for keys in table["zip_keys"]:
         assert len({len(table[key]) for key in keys}) == 1, f"{keys} differ in length"

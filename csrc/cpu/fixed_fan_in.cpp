@@ -24,6 +24,7 @@
 // over threads in fixed_fan_in_launch.cpp. Here follow the host functions and the registration.
 
 #include "../fixed_fan_in.h"
+#include "../settings.h"
 
 #include "fixed_fan_in_launch.h"
 
@@ -31,7 +32,6 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <array>
-#include <cstdlib>
 #include <tuple>
 
 #if defined(__linux__)
@@ -53,20 +53,6 @@ Index index_of(ScalarType dtype) {
       : dtype == ScalarType::Short  ? Index::int16
       : dtype == ScalarType::UInt16 ? Index::uint16
                                     : Index::int32;
-}
-
-// Whether the environment waives the check of locations.
-bool trusts_locations() {
-  static const bool trusts = [] {
-    constexpr const char* name = "TORCH_SPARSE_OPS_CHECK_LOCATIONS";
-    const char* text = std::getenv(name);
-    const std::string value = text == nullptr ? "1" : text;
-    if (value != "0" && value != "1") {
-      throw std::runtime_error(std::string(name) + ": received " + value + ", accepted is 1 (check, as unset) or 0 (trust)");
-    }
-    return value == "0";
-  }();
-  return trusts;
 }
 
 Layer describe_layer(const FixedFanInShape& shape, const Tensor& weights, const Tensor& locations) {

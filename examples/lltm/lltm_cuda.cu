@@ -1,5 +1,8 @@
 // LLTM on a CUDA device: one thread an element, neighbouring threads at neighbouring addresses; a grid-stride loop covers
-// any size. Both kernels are bound by memory: forward moves 10 values an element, backward 11.
+// any size. Both kernels are bound by memory: forward moves 9 values an element, backward 10. The launch is a function
+// call rather than <<<>>>, so that a compiler of the host can read this file too.
+
+#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -37,13 +40,15 @@ __global__ void backward_kernel(const Backward<T> a) {
 }
 
 template <typename Arguments>
-void launch(void (*kernel)(Arguments), const Arguments& a, const char* name) {
+void launch(void (*kernel)(Arguments), Arguments a, const char* name) {
   const int64_t blocks = std::min((a.batch * a.state + threads - 1) / threads, most_blocks);
   if (blocks == 0) {
     return;
   }
-  kernel<<<static_cast<unsigned>(blocks), threads, 0, static_cast<cudaStream_t>(a.stream)>>>(a);
-  if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) {
+  void* parameters[] = {&a};
+  const cudaError_t code = cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)), dim3(threads), parameters, 0,
+                                            static_cast<cudaStream_t>(a.stream));
+  if (code != cudaSuccess) {
     throw std::runtime_error(std::string("lltm: launching the ") + name + " kernel failed: " + cudaGetErrorString(code));
   }
 }

@@ -51,7 +51,8 @@ def cuda_package(compiled: Compiler) -> Maker:
 
     def make(library: Library = CUDA, path: str = "lib/libthing.so", **changes: Any) -> Spec:
         defaults: dict[str, Any] = {"build": "cuda130_0", "depends": CUDA_DEPENDS}
-        return Spec(files={path: compiled(library)}, **(defaults | changes))
+        files = {path: compiled(library)} | dict(changes.pop("more", {}))
+        return Spec(files=files, **(defaults | changes))
 
     return make
 

@@ -1,8 +1,9 @@
 """Coverage-guided fuzzing of the readers, by hand: ``python fuzz_readers.py TARGET [CORPUS]``.
 
-Targets are elf, fatbin, conda, tar and whl. Needs ``atheris``. Options after the corpus are libFuzzer's, such
-as ``-max_total_time=900``. Only the documented refusals may leave a reader; anything else is a crash, which
-libFuzzer writes to a file. Its smallest form belongs into ``test_audit_hostile.py`` or ``test_audit_elf.py``.
+Targets are elf, fatbin, conda, tar, whl, and any, where the first byte of the input chooses among them. Needs
+``atheris``. Options after the corpus are libFuzzer's, such as ``-max_total_time=1800``. Only the documented
+refusals may leave a reader; anything else is a crash, which libFuzzer writes to a file. Its smallest form
+belongs into ``test_audit_hostile.py`` or ``test_audit_elf.py``.
 """
 
 from __future__ import annotations
@@ -56,7 +57,15 @@ def archive(name: str) -> Callable[[bytes], None]:
     return read
 
 
-TARGETS = {"elf": elf, "fatbin": fatbin, **{kind: archive(name) for kind, name in NAMES.items()}}
+READERS = {"elf": elf, "fatbin": fatbin, **{kind: archive(name) for kind, name in NAMES.items()}}
+
+
+def any_reader(data: bytes) -> None:
+    if data:
+        tuple(READERS.values())[data[0] % len(READERS)](data[1:])
+
+
+TARGETS = {**READERS, "any": any_reader}
 
 if __name__ == "__main__":
     atheris.Setup([sys.argv[0], *sys.argv[2:]], TARGETS[sys.argv[1]])

@@ -12,12 +12,26 @@ from extforge.audit import Options, audit_packages
 from extforge.audit.auditing import DEFAULTS
 from extforge.audit.checks import CHECKS
 from extforge.audit.model import Finding, Level
-from forging import CLEAN, CUDA, CUDA_DEPENDS, MODULE, STABLE, Library, Spec, WheelSpec, write_conda
+from forging import (
+    CLEAN,
+    CUDA,
+    CUDA_DEPENDS,
+    MODULE,
+    STABLE,
+    Compiler,
+    Library,
+    Spec,
+    WheelSpec,
+    strip,
+    without_sections,
+    write_conda,
+)
 
 OTHER_MACHINE = 183  # aarch64
 CLASSIC = replace(STABLE, uses=("_ZN3c1010TensorImpl5reshEv", "_ZN2at5emptyEv"))
 CPU_DEPENDS = Spec().depends
 PLACEHOLDER = "/opt/build/host_env_placehold_placehold"
+CUDA_RUNTIME = ("/cudart.shm.%x.%x.%llx",)  # by which a CUDA runtime inside a library is known
 BY_NAME = replace(STABLE, uses=("torch_call_dispatcher",))
 PYTHON_311 = ("python >=3.11,<3.12.0a0", "python_abi 3.11.* *_cp311", *CPU_DEPENDS)
 
@@ -26,14 +40,18 @@ class Packages:
     """The makers, under short names."""
 
     def __init__(
-        self, cpu: Callable[..., Spec], cuda: Callable[..., Spec], wheel: Callable[..., WheelSpec]
+        self,
+        cpu: Callable[..., Spec],
+        cuda: Callable[..., Spec],
+        wheel: Callable[..., WheelSpec],
+        compiled: Compiler,
     ) -> None:
-        self.cpu, self.cuda, self.wheel = cpu, cuda, wheel
+        self.cpu, self.cuda, self.wheel, self.compiled = cpu, cuda, wheel, compiled
 
 
 @pytest.fixture(scope="session")
-def packages(cpu_package: Any, cuda_package: Any, wheel_package: Any) -> Packages:
-    return Packages(cpu_package, cuda_package, wheel_package)
+def packages(cpu_package: Any, cuda_package: Any, wheel_package: Any, compiled: Compiler) -> Packages:
+    return Packages(cpu_package, cuda_package, wheel_package, compiled)
 
 
 def audit(specs: list[Any], directory: Path, options: Options = DEFAULTS) -> tuple[Finding, ...]:
@@ -62,11 +80,26 @@ GOOD: dict[str, Callable[[Packages], Any]] = {
         replace(STABLE, needed=(*STABLE.needed, "libstdc++.so.6"), versions=("GLIBCXX_3.4.30",)),
         depends=(*CPU_DEPENDS, "libstdcxx >=12"),
     ),
+    "static CUDA runtime": lambda p: p.cuda(
+        replace(CUDA, needed=("libtorch_cpu.so", "libtorch_cuda.so", "libc.so.6"), strings=CUDA_RUNTIME),
+        depends=tuple(d for d in CUDA_DEPENDS if not d.startswith("cuda-")),
+    ),
+    "NVIDIA's own library beside the runtime": lambda p: p.wheel(
+        Library(needed=("libcudart.so.13", "libc.so.6"), strings=CUDA_RUNTIME),
+        "nvidia/cu13/lib/libcufile.so.0",
+        requires=("nvidia-cuda-runtime >=13,<14",),
+    ),
     "declared architectures": lambda p: p.cuda(variant={"cuda_architectures": "80-real;90"}),
     "python, one minor": lambda p: p.cpu(
         replace(MODULE, uses=("PyModule_Create2", "_PyObject_GetDictPtr")),
         "lib/python3.11/site-packages/thing.cpython-311-x86_64-linux-gnu.so",
         depends=PYTHON_311,
+    ),
+    "free-threaded": lambda p: p.wheel(
+        MODULE,
+        "thing.cpython-313t-x86_64-linux-gnu.so",
+        tag="cp313-cp313t-manylinux_2_17_x86_64",
+        requires=(),
     ),
     "abi3 wheel": lambda p: p.wheel(
         MODULE, "thing.abi3.so", tag="cp310-abi3-manylinux_2_17_x86_64", requires=()
@@ -231,6 +264,34 @@ def test_without_second_opinion_gpu_code_is_not_verified(
     assert "no cuobjdump" in finding.observation.seen
 
 
+STRIPPERS = {"strip": strip, "without sections": without_sections}
+
+
+@pytest.mark.parametrize("stripper", STRIPPERS)
+@pytest.mark.parametrize("code", BAD)
+def test_stripped_copy_of_a_bad_package_is_found(
+    code: str, stripper: str, packages: Packages, tmp_path: Path, cuobjdump_of_two: Path
+) -> None:
+    """Every library of the package is stripped, and the lists of files say what is then true."""
+    specs = [_stripped(spec, STRIPPERS[stripper], tmp_path) for spec in BAD[code](packages)]
+    prefix = _empty(tmp_path) if code == "L02" else None
+    findings = audit(specs, tmp_path, Options(cuobjdump=cuobjdump_of_two, prefix=prefix))
+    assert code in {f.code for f in findings}
+
+
+def _stripped(spec: Any, stripper: Callable[[bytes, Path], bytes], directory: Path) -> Any:
+    files = {
+        path: stripper(content, directory) if _is_readable_elf(content) else content
+        for path, content in spec.files.items()
+    }
+    return replace(spec, files=files)
+
+
+def _is_readable_elf(content: bytes) -> bool:
+    """Whether strip takes it: a library for this machine with headers that tell the truth."""
+    return content[:4] == b"\x7fELF" and content[18] == 62 and content[40:48] != b"\xff" * 8
+
+
 # Text that a packager needs in order to act, by code.
 WORDS = {
     "F01": ("__glibc >=2.17", "GLIBC_2.38 by versioned_0"),
@@ -256,6 +317,15 @@ FURTHER: dict[str, tuple[str, Callable[[Packages], Any]]] = {
     ),
     "CUDA of the build string": ("C01", lambda p: p.cuda(build="cuda129_0")),
     "CUDA of the torch required": ("C01", lambda p: p.cuda(depends=(*CUDA_DEPENDS, "libtorch * cuda129*"))),
+    "a static CUDA runtime beside a shared one": (
+        "L06",
+        lambda p: p.cuda(more={"lib/libstatic.so": p.compiled(Library(strings=CUDA_RUNTIME))}),
+    ),
+    "a static CUDA runtime in the library that needs a shared one": (
+        "L06",
+        lambda p: p.cuda(replace(CUDA, strings=CUDA_RUNTIME)),
+    ),
+    "a static CUDA runtime in a CPU build": ("C07", lambda p: p.cpu(replace(STABLE, strings=CUDA_RUNTIME))),
     "no driver required": ("C03", lambda p: p.cuda(depends=tuple(d for d in CUDA_DEPENDS if d != "__cuda"))),
     "architectures of another library": ("C04", lambda p: p.cuda(variant={"CF_TORCH_CUDA_ARCH_LIST": "7.5"})),
     "PTX of one architecture alone": ("C05", lambda p: p.cuda(replace(CUDA, images=((2, 90),)))),
@@ -282,6 +352,20 @@ FURTHER: dict[str, tuple[str, Callable[[Packages], Any]]] = {
         "P03",
         lambda p: p.wheel(
             MODULE, "thing.cpython-311-aarch64-linux-gnu.so", tag="cp311-cp311-manylinux_2_17_x86_64"
+        ),
+    ),
+    "a module with the lock for free-threaded Python": (
+        "P03",
+        lambda p: p.wheel(
+            MODULE, "thing.cpython-313-x86_64-linux-gnu.so", tag="cp313-cp313t-manylinux_2_17_x86_64"
+        ),
+    ),
+    "a free-threaded module in a package for Python with the lock": (
+        "P03",
+        lambda p: p.cpu(
+            MODULE,
+            "lib/python3.13/site-packages/thing.cpython-313t-x86_64-linux-gnu.so",
+            depends=("python >=3.13,<3.14.0a0", "python_abi 3.13.* *_cp313", *CPU_DEPENDS),
         ),
     ),
     "version-specific module for any Python": (

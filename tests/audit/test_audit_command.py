@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from extforge.audit.checks import CHECKS, chosen_codes
+from extforge.channels import index_channel
 from extforge.cli import run
 from extforge.errors import BadInputError
-from forging import STABLE, write_conda
+from forging import STABLE, Spec, write_conda
 
 Maker = Callable[..., Any]
 
@@ -136,6 +137,21 @@ def test_findings_that_differ_in_the_file_alone_are_one_block(
     assert "FAILED, 3 errors" in out
 
 
+def test_a_channel_may_be_a_directory(
+    good: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "channel" / "linux-64").mkdir(parents=True)
+    for name, files in (("libtorch", {"lib/libtorch_cpu.so": b"x"}), ("pytorch", {})):
+        spec = Spec(name=name, version="2.13.0", depends=(), files=files)
+        write_conda(spec, tmp_path / "channel" / "linux-64")
+    index_channel(tmp_path / "channel")
+    monkeypatch.chdir(tmp_path)
+    assert run(["audit", "--strict", "--channel", "./channel", good]) == 0
+    assert capsys.readouterr().out == "thing-1.0-cpu_0.conda: OK\n"
+    assert run(["audit", "--channel", "./nowhere", good]) == 2
+    assert "no directory nowhere (given as a channel); valid: URL, dir" in capsys.readouterr().err
+
+
 def test_compare_says_byte_equal(good: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit", "--compare", good, good]) == 0
     assert capsys.readouterr().out == "byte-equal\n"
@@ -144,7 +160,7 @@ def test_compare_says_byte_equal(good: str, capsys: pytest.CaptureFixture[str]) 
 def test_compare_lists_differences(good: str, warned: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit", "--compare", good, warned]) == 1
     out = capsys.readouterr().out
-    assert "lib/libthing.so: file 644 " in out
+    assert "lib/libthing.so: file 644, " in out
     assert out.endswith("differences\n")
 
 

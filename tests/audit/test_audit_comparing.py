@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from extforge.audit.comparing import Difference, compare_packages
+from extforge.errors import BadInputError, NotFoundError
 from forging import Spec, write_conda, write_directory, write_tar_bz2
 
 BASE = Spec(files={"lib/a": b"one", "lib/b": b"two"}, links={"lib/c": "a"})
-A = "file 644 3 bytes 7692c3ad3540bb80"
+A = "file 644, 3 bytes"
 
 
 @pytest.fixture
@@ -30,7 +31,15 @@ def test_equal_builds_differ_in_nothing(write: object, directories: tuple[Path, 
 CHANGES = {
     "content": (
         replace(BASE, files={"lib/a": b"uno", "lib/b": b"two"}),
-        Difference("lib/a", A, "file 644 3 bytes bf0ec3694e122e06"),
+        Difference("lib/a", f"{A}, from byte 0: b'one'", f"{A}, from byte 0: b'uno'"),
+    ),
+    "longer": (
+        replace(BASE, files={"lib/a": b"x" * 99 + b"one", "lib/b": b"two"}),
+        Difference("lib/a", f"{A}, from byte 0: b'one'", f"file 644, 102 bytes, from byte 0: b'{'x' * 60}'"),
+    ),
+    "late": (
+        replace(BASE, files={"lib/a": b"one", "lib/b": b"twofold"}),
+        Difference("lib/b", f"{A}, from byte 0: b'two'", "file 644, 7 bytes, from byte 0: b'twofold'"),
     ),
     "absent": (replace(BASE, files={"lib/b": b"two"}), Difference("lib/a", A, "absent")),
     "added": (
@@ -63,3 +72,13 @@ def test_different_packing_is_named(directories: tuple[Path, Path]) -> None:
     (difference,) = compare_packages(packed, other)
     assert difference.path == ""
     assert difference.first == f"packed alike up to byte {packed.stat().st_size}"
+
+
+def test_what_is_no_package_is_refused(directories: tuple[Path, Path]) -> None:
+    package = write_conda(BASE, directories[0])
+    damaged = directories[1] / package.name
+    damaged.write_bytes(package.read_bytes()[:200])
+    with pytest.raises(BadInputError, match=f"^{damaged}: is no zip archive, or a truncated one"):
+        compare_packages(package, damaged)
+    with pytest.raises(NotFoundError, match=r"none\.conda does not exist"):
+        compare_packages(package, directories[1] / "none.conda")

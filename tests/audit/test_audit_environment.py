@@ -153,6 +153,20 @@ def test_installed_wheel_is_audited_by_name(wheel_package: Maker, tmp_path: Path
     assert [f.code for f in report.findings] == ["R01"]
 
 
+def test_a_prefix_that_the_installer_wrote_is_no_build_path(cpu_package: Maker, tmp_path: Path) -> None:
+    """Below a directory in which packages are built, too: an environment may lie anywhere."""
+    prefix = tmp_path / "tmp" / "environment"
+    prefix.mkdir(parents=True)
+    path, placeholder = "lib/libthing.so", "/opt/placehold_placehold"
+    library = replace(STABLE, run_path=f"{prefix}/lib", strings=(f"{prefix}/share/thing/data",))
+    record(prefix, LIBTORCH)
+    record(prefix, cpu_package(library, placeholders={path: placeholder}, license_text=False))
+    assert audit_packages(["thing"], Options(prefix=prefix, select="H01,R")).findings == ()
+    record(prefix, cpu_package(library, license_text=False))
+    found = audit_packages(["thing"], Options(prefix=prefix, select="H01,R")).findings
+    assert [f.code for f in found] == ["R01", "H01"]
+
+
 def test_installed_file_that_changed_is_found(cpu_package: Maker, prefix: Path) -> None:
     record(prefix, cpu_package(more={"share/data": b"one"}))
     (prefix / "share" / "data").write_bytes(b"two")

@@ -92,6 +92,21 @@ def test_reader_agrees_with_nvcc_and_cuobjdump(name: str, tmp_path: Path) -> Non
         }
 
 
+@pytest.mark.nvcc
+@pytest.mark.parametrize(("runtime", "held"), [("static", True), ("shared", False)])
+def test_a_static_runtime_is_recognised_in_what_nvcc_links(runtime: str, held: bool, tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on PATH")
+    (tmp_path / "k.cu").write_text(KERNEL)
+    command = [nvcc, "-shared", "-Xcompiler", "-fPIC", "-cudart", runtime, "-o", "libk.so", "k.cu"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    for command in (["true"], ["strip", "--strip-all", "libk.so"]):
+        subprocess.run(command, cwd=tmp_path, check=True)
+        with (tmp_path / "libk.so").open("rb") as stream:
+            assert read_elf(Window(stream), Allowance(60)).holds_cuda_runtime is held
+
+
 def test_cuobjdump_that_fails_is_a_problem(tmp_path: Path) -> None:
     program = tmp_path / "cuobjdump"
     program.write_text("#!/bin/sh\necho 'no such thing' >&2\nexit 3\n")

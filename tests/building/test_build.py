@@ -2,14 +2,13 @@
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from extforge.build.rendering import render, row_name
 
-from .conftest import HELLO, PAIR, Bench, content, info
+from .conftest import HELLO, PAIR, Bench, content
 
 ROWS = """
     package: {name: rows, version: "1.0"}
@@ -232,14 +231,23 @@ def test_the_output_may_lie_inside_the_source(bench: Bench) -> None:
     assert bench.kept() is not None
 
 
-def test_a_build_installs_the_same_files_twice(bench: Bench) -> None:
-    """The packages differ in what rattler-build notes of the build: its time and its directory."""
+def test_the_tests_are_those_of_the_recipe_and_not_of_a_package_installed_before(
+    bench: Bench, tmp_path: Path
+) -> None:
     bench.built()
-    (package,) = bench.output.glob("noarch/*.conda")
-    contents, paths = content(package), info(package, "paths.json")
-    index = {**info(package, "index.json"), "timestamp": None}
-    time.sleep(0.01)
-    bench.built()
-    assert content(package) == contents
-    assert info(package, "paths.json") == paths
-    assert {**info(package, "index.json"), "timestamp": None} == index
+    installed = bench.extforge("install", "--prefix", tmp_path / "env", "hello", "--channel", bench.output)
+    assert installed.returncode == 0, installed.stderr
+    bench.write("recipe/recipe.yaml", HELLO.replace("test -f", "echo the new test && test -d"))
+    result = bench.build()
+    assert result.returncode == 1
+    assert "the new test" in result.stderr
+
+
+def test_a_warning_of_the_audit_fails_where_it_is_to_be_strict(bench: Bench) -> None:
+    bench.write("recipe/recipe.yaml", HELLO.replace(", license_file: data/words.txt", ""))
+    assert "M07 warning" in bench.build().stderr
+    packages = bench.packages()
+    result = bench.build("--strict")
+    assert result.returncode == 1
+    assert "extforge build: the audit found fault with what was built:\nM07 warning" in result.stderr
+    assert bench.packages() == packages

@@ -42,7 +42,9 @@ def test_a_package_that_the_audit_finds_wanting_is_not_published(bench: Bench) -
 def test_a_log_gets_one_plain_line_a_step(bench: Bench) -> None:
     said = bench.build().stderr
     assert "\x1b" not in said
-    steps = [line.partition(": ")[2] for line in said.splitlines()]
+    date, *lines = said.splitlines()
+    assert date.startswith("packages are dated ")
+    steps = [line.partition(": ")[2] for line in lines]
     assert steps[:3] == [
         "copying sources",
         "solving and installing build and host environments",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from extforge.channel import assembled, catalogue, compilers
+from extforge.channel import assembled, catalogue, catalogue_cuda, compilers
 from extforge.channel.archive import PLACEHOLDER
 from extforge.channel.make import STAMP
 from extforge.install import read_environment_file, solve
@@ -85,12 +85,26 @@ def test_every_file_of_a_wheel_meets_a_rule() -> None:
     assert {row.name for row in catalogue.ROWS if row.rules[-1].pattern != "*"} == set()
 
 
-def test_torch_is_the_one_that_recipes_build_against(variants: dict[str, list[str]]) -> None:
-    minor = ".".join(map(str, Version(catalogue.TORCH).release[:2]))
-    assert variants["pytorch"] == variants["libtorch"] == [minor]
+@pytest.mark.parametrize(
+    ("cuda", "torch"), [("None", catalogue.TORCH), (catalogue_cuda.VERSION, catalogue_cuda.TORCH)]
+)
+def test_torch_is_the_one_that_a_row_builds_against(
+    variants: dict[str, list[str]], cuda: str, torch: str
+) -> None:
+    row = variants["cuda_compiler_version"].index(cuda)
+    minor = ".".join(map(str, Version(torch).release[:2]))
+    assert variants["pytorch"][row] == variants["libtorch"][row] == minor
+
+
+def test_torch_of_the_cpu_row_is_a_build_for_the_cpu() -> None:
     assert Version(catalogue.TORCH).local == "cpu"
-    following = f"{minor.split('.')[0]}.{int(minor.split('.')[1]) + 1}.0a0"
-    assert f"libtorch >={catalogue.TORCH_RELEASE},<{following}" == catalogue.LIBTORCH_EXPORT
+
+
+def test_torch_exports_a_pin_to_its_minor_version() -> None:
+    libtorch, pytorch = catalogue.torch_rows("2.9.3+cpu", "cpu_x_")
+    assert libtorch.run_exports == ("libtorch >=2.9.3,<2.10.0a0",)
+    assert pytorch.run_exports == ("libtorch >=2.9.3,<2.10.0a0", "pytorch >=2.9.3,<2.10.0a0")
+    assert "libtorch 2.9.3 cpu_x_*" in pytorch.depends
 
 
 def test_compilers_are_those_that_the_cpu_row_asks_for(variants: dict[str, list[str]]) -> None:

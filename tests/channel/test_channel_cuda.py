@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
+from collections import Counter
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from extforge.channel import catalogue, catalogue_cuda, compilers
 from extforge.channel.assembled import AssembledRow, plan_assembled
 from extforge.channel.catalogue import Row
 
+from .conftest import run
+
 EVERY_ROW: tuple[Row | AssembledRow, ...] = (*catalogue_cuda.ROWS, *catalogue_cuda.ASSEMBLED)
-NAMES = {row.name for row in EVERY_ROW} | {"cuda-driver-dev_linux-64", "sysroot_linux-64"}
-NAMES |= {row.name for row in compilers.ROWS}
+NAMES = {row.name for row in (*EVERY_ROW, *catalogue.ROWS, *compilers.ROWS)}
+NAMES |= {"cuda-driver-dev_linux-64", "sysroot_linux-64", "libgcc", "libstdcxx", "__cuda"}
 
 USER = {"PATH": "/usr/bin:/bin", "CXX": "my-c++", "CONDA_PREFIX": "/opt/env"}
 BUILD = USER | {
@@ -24,6 +29,7 @@ BUILD = USER | {
     "BUILD_PREFIX": "/b",
     "HOST": "triplet",
 }
+TORCH_ARCHITECTURES = "7.5;8.0;8.6;9.0;10.0;12.0+PTX"
 ARCHITECTURES = "75-real;80-real;86-real;89-real;90a-real;100f-real;103f-real;120a-real;121f-real;121-virtual"
 
 
@@ -38,14 +44,21 @@ def shell(*scripts: str, **environment: str) -> dict[str, str]:
     return {name: value for name, value in pairs.items() if name not in ("_", "PWD", "SHLVL")}
 
 
-def test_names_are_unique() -> None:
-    names = [row.name for row in (*EVERY_ROW, *catalogue.ROWS)]
-    assert len(names) == len(set(names))
+def test_only_torch_is_there_twice() -> None:
+    counts = Counter(row.name for row in (*EVERY_ROW, *catalogue.ROWS))
+    assert {name: count for name, count in counts.items() if count > 1} == {"libtorch": 2, "pytorch": 2}
 
 
 @pytest.mark.parametrize("row", EVERY_ROW, ids=lambda row: row.name)
 def test_every_dependency_is_in_the_channel(row: Row | AssembledRow) -> None:
     assert {spec.split()[0] for spec in row.depends} <= NAMES
+
+
+def test_another_cuda_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    done = run(sys.executable, "-m", "extforge", "channel", tmp_path / "channel", "--cuda", "12.9")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no channel for CUDA 12.9 can be made: NVIDIA's wheels hold a whole compiler" in done.stderr
+    assert not (tmp_path / "channel").exists()
 
 
 def test_exports_are_grouped_by_strength() -> None:
@@ -116,6 +129,16 @@ def test_without_a_compiler_activation_says_what_to_install() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
     assert "install a C++ compiler (cxx-compiler)" in done.stderr
+
+
+def test_libtorch_tells_its_architectures() -> None:
+    assert shell("activate-libtorch.sh", **USER)["CF_TORCH_CUDA_ARCH_LIST"] == TORCH_ARCHITECTURES
+    assert shell("activate-libtorch.sh", "deactivate-libtorch.sh", **USER) == USER
+
+
+def test_libtorch_keeps_a_users_architectures() -> None:
+    own = USER | {"CF_TORCH_CUDA_ARCH_LIST": "9.0"}
+    assert shell("activate-libtorch.sh", "deactivate-libtorch.sh", **own) == own
 
 
 def test_zsh_reads_the_activation_as_bash_does() -> None:

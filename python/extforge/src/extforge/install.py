@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from extforge.channels import add_channel_arguments, rattler_cache, read_channels
 from extforge.errors import BadInputError, ConflictError, FailedCommand, NotFoundError
 from extforge.files import holds_other_content, write_atomically
+from extforge.virtual import solving_for_cuda
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -30,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="leave this package of the environment file out; repeatable")
     parser.add_argument("--prefix", type=Path, required=True, metavar="DIR",
                         help="the environment's directory")
+    parser.add_argument("--cuda", metavar="VERSION",
+                        help="choose packages as for a driver that knows this CUDA, where there is none")
     add_channel_arguments(parser)
 
 
@@ -39,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         specs += leave_out(read_environment_file(arguments.file), arguments.without)
     if not specs:
         raise BadInputError("nothing to install: name packages or give an environment file with --file")
-    changed = install(arguments.prefix.resolve(), specs, read_channels(arguments))
+    with solving_for_cuda(arguments.cuda):
+        changed = install(arguments.prefix.resolve(), specs, read_channels(arguments))
     print(f"{arguments.prefix.resolve()}: {'installed' if changed else 'up to date'}")
     return 0
 

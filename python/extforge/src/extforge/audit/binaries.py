@@ -34,6 +34,7 @@ class SecondOpinion(NamedTuple):
 class Elf:
     """What the loader, not the section table, sees of one ELF file.
 
+    ``holds_cuda_runtime``: libcudart itself, or a library into which it was linked statically.
     ``unread`` lists what could not be established, as phrases; each of them is reported as *not verified*.
     """
 
@@ -53,6 +54,7 @@ class Elf:
     build_paths: tuple[str, ...] = ()
     device_images: tuple[DeviceImage, ...] = ()
     operators: tuple[str, ...] = ()
+    holds_cuda_runtime: bool = False
     unread: tuple[str, ...] = ()
 
     @property

@@ -11,7 +11,7 @@ from extforge.audit import printing, sarif
 from extforge.audit.auditing import Options, audit_packages
 from extforge.audit.checks import CHECKS
 from extforge.audit.comparing import compare_packages
-from extforge.audit.escaping import printable
+from extforge.channels import resolve_channel
 from extforge.errors import BadInputError
 
 
@@ -29,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", choices=("text", "json", "sarif"), default="text")
     parser.add_argument(
-        "--channel", action="append", default=[], metavar="URL", help="solve requirements there"
+        "--channel",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="solve requirements there (URL, directory or name; repeatable)",
     )
     parser.add_argument("--prefix", type=Path, metavar="ENV", help="environment that holds the requirements")
     parser.add_argument(
@@ -42,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="warnings and what is not verified fail too")
     parser.add_argument("--explain", metavar="CODE", help="say what a code means, and stop")
     parser.add_argument(
-        "--compare", action="store_true", help="say what differs between two packages, and stop"
+        "--compare", action="store_true", help="say what differs between two builds of a package, and stop"
     )
 
 
@@ -62,7 +66,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     options = Options(
         select=arguments.select,
         ignore=arguments.ignore,
-        channels=tuple(arguments.channel),
+        channels=tuple(map(resolve_channel, arguments.channel)),
         prefix=arguments.prefix,
         architectures=arguments.archs,
         cuobjdump=arguments.cuobjdump,
@@ -82,7 +86,6 @@ def _compare(packages: list[str]) -> int:
         raise BadInputError(f"--compare takes two packages; {len(packages)} given")
     differences = compare_packages(Path(packages[0]), Path(packages[1]))
     for difference in differences:
-        path, first, second = map(printable, difference)
-        print(f"{path or 'packing'}: {first} | {second}")
+        print(difference.line)
     print("byte-equal" if not differences else f"{len(differences)} differences")
     return 1 if differences else 0

@@ -53,7 +53,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class FileClaim:
-    """What the metadata says of one file; empty or ``None`` where it says nothing."""
+    """What the metadata says of one file; empty or ``None`` where it says nothing.
+
+    ``placeholder`` is the prefix that the file holds: one that installers replace or, once installed, theirs.
+    """
 
     size: int | None = None
     sha256: str = ""

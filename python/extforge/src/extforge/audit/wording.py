@@ -138,7 +138,7 @@ WORDINGS: tuple[Wording, ...] = (
         "L06",
         ERROR,
         "The libraries of the package load two different CUDA runtimes.",
-        "Link every library to one libcudart, and exclude it from repair (`--exclude 'libcudart.so.*'`).",
+        "Link all libraries to one libcudart (`CUDA_RUNTIME_LIBRARY Shared`), and exclude it from repair.",
     ),
     Wording(
         "R01",

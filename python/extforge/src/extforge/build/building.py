@@ -1,4 +1,7 @@
-"""Build, test and audit packages in a directory of their own; publish them together when all is well."""
+"""Build, test and audit packages in a directory of their own; publish them together when all is well.
+
+They are published as :mod:`~extforge.build.normalising` leaves them: equal sources give equal bytes.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from extforge.build.inputs import hash_inputs
+from extforge.build.normalising import normalise
 from extforge.build.process import build_in_process
 from extforge.build.progress import Progress
-from extforge.build.rendering import identity
+from extforge.build.rendering import identity, newest_cuda
+from extforge.channel.archive import TIMESTAMP
 from extforge.channels import CACHE_VARIABLE, index_channel, rattler_cache
 from extforge.errors import BadInputError, FailedCommand
 from extforge.files import PARTIAL, hash_file, locked, write_atomically
+from extforge.virtual import solving_for_cuda
 
 if TYPE_CHECKING:
     from rattler_build import RenderedVariant
@@ -31,11 +37,20 @@ LOG_LINES_SHOWN = 25
 
 
 class Options(NamedTuple):
-    """How to build; ``skip_unchanged`` keeps a package whose inputs are those of its last build."""
+    """How to build; ``date`` is stamped on packages, in seconds since 1970.
+
+    ``skip_unchanged`` keeps a package whose inputs are those of its last build; ``check`` builds each package
+    twice and refuses two that are not byte-equal; ``strict`` lets warnings of the audit count as errors;
+    ``architectures`` is the list of GPU architectures that the packages' device code must hold.
+    """
 
     output: Path
     channels: tuple[str, ...]
+    date: int = TIMESTAMP
     skip_unchanged: bool = False
+    check: bool = False
+    strict: bool = False
+    architectures: str = ""
 
 
 class Product(NamedTuple):
@@ -50,15 +65,18 @@ class Product(NamedTuple):
 def build(variants: Sequence[RenderedVariant], options: Options) -> list[Path]:
     """Build and test ``variants``, publish the packages in the output channel, and return their paths.
 
-    Raises :class:`FailedCommand` when a build, a test or the audit fails; the output is then as it was.
+    Raises :class:`FailedCommand` when a build, a test, the check or the audit fails; the output is then as it
+    was.
     """
     os.environ.setdefault(CACHE_VARIABLE, str(rattler_cache()))
-    with locked(options.output):
+    with locked(options.output), solving_for_cuda(newest_cuda(variants)):
         remove_leftovers(options.output)
         refuse_damaged(options.output, {identity(variant) for variant in variants})
         with staging_directory(options.output) as stage:
             products = [make(variant, stage, options) for variant in variants]
-            fresh = [product for product in products if product.built]
+            fresh = finish(products, stage, options)
+            if options.check:
+                compare(fresh, build_again(fresh, stage, options))
             audit(fresh, options)
             publish(fresh, options.output)
     return [product.package for product in products]
@@ -123,17 +141,71 @@ def make(variant: RenderedVariant, stage: Path, options: Options) -> Product:
     return Product(variant, inputs, options.output / built.parent.name / built.name, built)
 
 
-def build_one(variant: RenderedVariant, stage: Path, options: Options) -> Path:
-    """Build and test one package in ``stage`` and return its path there."""
-    log = options.output / RECORDS / f"{identity(variant)}.log"
-    progress = Progress(identity(variant), log)
+def build_one(variant: RenderedVariant, stage: Path, options: Options, suffix: str = "") -> Path:
+    """Build and test one package in ``stage`` and return its path there; ``suffix`` ends the log's name."""
+    log = options.output / RECORDS / f"{identity(variant)}{suffix}.log"
+    progress = Progress(f"{identity(variant)}{suffix}", log)
     channels = [*local_channel(options.output), *options.channels]
+    forget_cached(variant)
     try:
         return build_in_process(variant, stage, channels, progress)
     except FailedCommand as failure:
         told = progress.tail(LOG_LINES_SHOWN)
         reason = f"{identity(variant)} failed: {failure}\n{told}\nthe whole log: {log}"
         raise FailedCommand(reason) from failure
+
+
+def forget_cached(variant: RenderedVariant) -> None:
+    """Remove an earlier package of the same name and build from the cache of unpacked packages.
+
+    Where there is one, rattler-build installs the new package, but runs the tests of the old one.
+    """
+    cached = rattler_cache() / "pkgs" / identity(variant)
+    if cached.exists():
+        shutil.rmtree(cached)
+
+
+def finish(products: Sequence[Product], stage: Path, options: Options) -> list[Product]:
+    """Return the new ones of ``products``, as they are to be published.
+
+    Not before all are built: rattler-build solves one output's requirements in an index of the others.
+    """
+    finished = stage / "finished"
+    return [
+        product._replace(built=normalise(product.built, finished / identity(product.variant), options.date))
+        for product in products
+        if product.built
+    ]
+
+
+def build_again(products: Sequence[Product], stage: Path, options: Options) -> list[Product]:
+    """Build and test the same packages a second time, later and below a path of another length."""
+    again = stage / "built" / "a" / "second" / "time"
+    again.mkdir(parents=True)
+    built = [
+        product._replace(built=build_one(product.variant, again, options, suffix="-again"))
+        for product in products
+    ]
+    return finish(built, again, options)
+
+
+def compare(products: Sequence[Product], others: Sequence[Product]) -> None:
+    """Compare two builds of the same packages.
+
+    Raises :class:`FailedCommand`, which lists all that differs, when they are not byte-equal.
+    """
+    from extforge.audit.comparing import compare_packages
+
+    told = []
+    for product, other in zip(products, others, strict=True):
+        assert product.built is not None, product
+        assert other.built is not None, other
+        differences = compare_packages(product.built, other.built)
+        if not differences:
+            print(f"{identity(product.variant)}: two builds are byte-equal", file=sys.stderr)
+        told += [f"  {identity(product.variant)}: {difference.line}" for difference in differences]
+    if told:
+        raise FailedCommand("two builds of the same sources differ:\n" + "\n".join(told))
 
 
 def audit(products: Sequence[Product], options: Options) -> None:
@@ -148,9 +220,10 @@ def audit(products: Sequence[Product], options: Options) -> None:
     if not products:
         return
     paths = [product.built for product in products if product.built]
-    report = audit_packages(paths, AuditOptions(channels=options.channels))
-    told = as_text(report, strict=False)
-    if report.failed(strict=False):
+    wanted = AuditOptions(channels=options.channels, architectures=options.architectures)
+    report = audit_packages(paths, wanted)
+    told = as_text(report, options.strict)
+    if report.failed(options.strict):
         raise FailedCommand(f"the audit found fault with what was built:\n{told}")
     print(told, end="", file=sys.stderr)
 

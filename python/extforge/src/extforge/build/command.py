@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from extforge.build.rendering import (
@@ -30,8 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              f"(read before: {VARIANT_FILE} here and beside the recipe)")
     parser.add_argument("--output", "--output-folder", type=Path, default=Path("output"), metavar="DIR",
                         help="the channel that takes the packages (default: ./output)")
-    parser.add_argument("--skip-unchanged", action="store_true",
-                        help="keep a package whose sources, recipe, variant and channels have not changed")
+    parser.add_argument("--strict", action="store_true",
+                        help="fail on warnings of the audit, and on what it could not verify")
+    parser.add_argument("--archs", default="", metavar="LIST",
+                        help="GPU architectures that the audit must find, such as 80-real,90 or 8.0;9.0+PTX")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--skip-unchanged", action="store_true",
+                       help="keep a package whose sources, recipe, variant and channels have not changed")
+    again.add_argument("--check", action="store_true",
+                       help="build everything twice, in two directories, and fail unless both builds are "
+                            "byte-equal; what differs is listed")
     parser.add_argument("--render", action="store_true",
                         help="print what would be built as JSON and build nothing")
     add_channel_arguments(parser)
@@ -47,8 +56,19 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([describe(variant) for variant in variants], indent=1))
         return 0
     from extforge.build.building import Options, build
+    from extforge.build.normalising import source_date
 
-    options = Options(arguments.output.resolve(), tuple(read_channels(arguments)), arguments.skip_unchanged)
+    date = source_date(recipe.parent)
+    print(f"packages are dated {date}", file=sys.stderr)
+    options = Options(
+        arguments.output.resolve(),
+        tuple(read_channels(arguments)),
+        date.seconds,
+        skip_unchanged=arguments.skip_unchanged,
+        check=arguments.check,
+        strict=arguments.strict,
+        architectures=arguments.archs,
+    )
     for package in build(variants, options):
         print(package)
     return 0

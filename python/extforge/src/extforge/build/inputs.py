@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from extforge.build import normalising
 from extforge.files import hash_file
 
 if TYPE_CHECKING:
@@ -23,16 +24,18 @@ PINNED_BY = {"path", "sha256", "md5"}
 
 
 def hash_inputs(variant: RenderedVariant, channels: Sequence[str], output: Path) -> str | None:
-    """Return a digest of sources, recipe, variant, local channels, tool; nothing below ``output`` counts.
+    """Return a digest of sources, recipe, variant, tools, local channels, and the date if one is asked for.
 
-    ``None`` says that a source is not pinned, so that nobody can tell whether it has changed.
+    Nothing below ``output`` counts. ``None`` says that a source is not pinned, so that nobody can tell
+    whether it has changed.
     """
     import rattler_build
 
     recipe = variant.recipe.to_dict()
     if not all(PINNED_BY & source.keys() for source in sources(recipe)):
         return None
-    facts = (rattler_build.rattler_build_version(), recipe, dict(variant.variant))
+    tools = (rattler_build.rattler_build_version(), hash_file(Path(normalising.__file__)))
+    facts = (*tools, recipe, dict(variant.variant), os.environ.get(normalising.DATE_VARIABLE))
     digest = hashlib.sha256(repr(facts).encode())
     for file in source_files(variant, output):
         digest.update(f"{file}\0{os.access(file, os.X_OK)}\0{hash_file(file)}\n".encode())

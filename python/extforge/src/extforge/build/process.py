@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from extforge.build.normalising import COMPRESSION_LEVEL
 from extforge.build.progress import Progress
 from extforge.errors import FailedCommand
 
@@ -86,6 +87,7 @@ def work(variant: RenderedVariant, stage: Path, channels: list[str], sender: Con
             output_dir=stage,
             channels=channels,
             progress_callback=Reporter(sender),
+            package_format=f"conda:{COMPRESSION_LEVEL}",
         )
         sender.send(Ended(package=str(result.packages[0])))
     except RattlerBuildError as error:

@@ -6,9 +6,11 @@ the package hashes agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
 
 from extforge.errors import BadInputError
 
@@ -97,6 +99,12 @@ def row_name(variant: RenderedVariant) -> str | None:
     if value is None:
         return None
     return "cpu" if value == "None" else "cuda" + value.replace(".", "")
+
+
+def newest_cuda(variants: Iterable[RenderedVariant]) -> str | None:
+    """Return the newest CUDA that some of the packages are compiled for, such as ``13.0``."""
+    values = [variant.variant.get(ROW_KEY) for variant in variants]
+    return max((value for value in values if value not in (None, "None")), key=Version, default=None)
 
 
 def identity(variant: RenderedVariant) -> str:

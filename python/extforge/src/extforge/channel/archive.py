@@ -66,6 +66,7 @@ class PlannedPackage:
     summary: str
     license: str
     entries: Callable[[], Iterator[Entry]]
+    number: int = 0
     depends: tuple[str, ...] = ()
     constrains: tuple[str, ...] = ()
     run_exports: Mapping[str, list[str]] = field(default_factory=dict)
@@ -188,7 +189,7 @@ def describe(package: PlannedPackage, paths: list[dict[str, Any]]) -> dict[str, 
         "name": package.name,
         "version": package.version,
         "build": package.build,
-        "build_number": 0,
+        "build_number": package.number,
         "subdir": package.subdir,
         "depends": list(package.depends),
         "constrains": list(package.constrains),

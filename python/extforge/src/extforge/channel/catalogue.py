@@ -42,9 +42,10 @@ class Row(NamedTuple):
     """One package.
 
     ``plain`` marks one that no Python sees: no interpreter in its build string, none of the wheel's
-    requirements. ``flavour`` heads the build string; ``links`` are extra (path, target) pairs of the prefix,
-    ``texts`` extra (path, file of this Python package) pairs; ``{site_packages}`` in a path is the directory of
-    that name. ``depends`` and ``run_exports`` are added to what the wheel says.
+    requirements. ``flavour`` heads the build string, the build ``number`` ends it; ``links`` are extra (path,
+    target) pairs of the prefix, ``texts`` extra (path, file of this Python package) pairs; ``{site_packages}``
+    in a path is the directory of that name. ``depends`` and ``run_exports`` are added to what the wheel says;
+    projects in ``not_python`` are no Python packages in conda, and go from what it says.
     """
 
     name: str
@@ -53,19 +54,21 @@ class Row(NamedTuple):
     rules: tuple[Rule, ...] = (KEEP_REST,)
     plain: bool = False
     flavour: str = ""
+    number: int = 0
     depends: tuple[str, ...] = ()
     run_exports: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
+    not_python: tuple[str, ...] = ()
 
     @property
     def wheel_project(self) -> str:
         return self.project or self.name
 
 
-#: The only place that says which torch the bootstrap channel holds. The local label asks for a CPU build.
+#: Which torch the bootstrap channel holds; the one for CUDA stands in the other table. The local label asks
+#: for a CPU build.
 TORCH = "2.13.0+cpu"
-TORCH_RELEASE = Version(TORCH).base_version
 
 TORCH_LEFT_OUT = (
     Rule("torch/lib/lib*test.so", None),
@@ -93,9 +96,27 @@ PYTORCH_RULES = (
     Rule("torch/share/cmake/*", None),
     KEEP_REST,
 )
-#: Both are pinned to their minor version, as conda-forge does.
-SAME_MINOR = f">={TORCH_RELEASE},<{Version(TORCH).major}.{Version(TORCH).minor + 1}.0a0"
-LIBTORCH_EXPORT, PYTORCH_EXPORT = f"libtorch {SAME_MINOR}", f"pytorch {SAME_MINOR}"
+
+
+def torch_rows(version: str, flavour: str) -> tuple[Row, Row]:
+    """Return libtorch and pytorch of a build of torch, split as conda-forge splits it.
+
+    Both export a pin to their minor version. conda-forge's pytorch requires numpy, the wheel leaves it open.
+    """
+    release = Version(version)
+    pin = f">={release.base_version},<{release.major}.{release.minor + 1}.0a0"
+    libtorch, pytorch = f"libtorch {pin}", f"pytorch {pin}"
+    return (
+        Row("libtorch", version, "torch", LIBTORCH_RULES, plain=True, flavour=flavour,
+            depends=("libgomp", "libstdcxx", "libgcc"), run_exports=(libtorch,)),
+        Row("pytorch", version, "torch", PYTORCH_RULES, flavour=flavour,
+            depends=(f"libtorch {release.base_version} {flavour}*", "pybind11", "numpy >=1.23,<3"),
+            run_exports=(libtorch, pytorch),
+            links=(("{site_packages}/torch/include", "include"),
+                   ("{site_packages}/torch/share/cmake", "share/cmake"))),
+    )  # fmt: skip
+
+
 #: Headers and CMake files are also where compilers look without being told: torch's headers need them there.
 PYBIND11_RULES = (
     Rule("pybind11/include/*", "include", put="both"),
@@ -104,14 +125,9 @@ PYBIND11_RULES = (
 )
 
 ROWS: tuple[Row, ...] = (
-    # torch, split as conda-forge splits it
+    # torch
     Row("libgomp", TORCH, "torch", (Rule("torch/lib/libgomp*", "lib"), DROP_REST), plain=True),
-    Row("libtorch", TORCH, "torch", LIBTORCH_RULES, plain=True, flavour="cpu_generic_",
-        depends=("libgomp", "libstdcxx", "libgcc"), run_exports=(LIBTORCH_EXPORT,)),
-    Row("pytorch", TORCH, "torch", PYTORCH_RULES, flavour="cpu_generic_",
-        depends=(f"libtorch {TORCH_RELEASE} cpu_generic_*", "pybind11"),
-        run_exports=(LIBTORCH_EXPORT, PYTORCH_EXPORT),
-        links=(("{site_packages}/torch/include", "include"), ("{site_packages}/torch/share/cmake", "share/cmake"))),
+    *torch_rows(TORCH, "cpu_generic_"),
     # tools whose wheels wrap a plain program
     Row("cmake", "4.4.5", rules=(Rule("cmake/data/*", "."), DROP_REST), plain=True),
     Row("ninja", "1.13.2", rules=SCRIPTS_ONLY, plain=True),

@@ -1,8 +1,10 @@
-"""The CUDA 13.0 packages of the bootstrap channel: NVIDIA's wheels in conda-forge's names, layout and run_exports.
+"""The CUDA 13.0 packages of the bootstrap channel: NVIDIA's wheels in conda-forge's names, layout and run_exports,
+and a torch that uses them.
 
 What a compiler reads lies under ``targets/x86_64-linux`` and belongs to the package that ends in ``_linux-64``; the
 package without the ending adds links in ``lib``. A wheel names each library by its soname alone, so the real file is
-``libcudart.so.13``. They are large and made only when asked for.
+``libcudart.so.13``. What a library needs of other packages is read from its wheel (:mod:`~extforge.channel.nvidia`).
+They are large and made only when asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from extforge.channel.assembled import AssembledRow
-from extforge.channel.catalogue import DROP_REST, Row, Rule
+from extforge.channel.catalogue import DROP_REST, Row, Rule, torch_rows
 
 VERSION = "13.0"
 TARGET = "targets/x86_64-linux"
@@ -40,30 +42,44 @@ def unversioned(name: str, soname: str) -> tuple[tuple[str, str], ...]:
 
 
 class Library(NamedTuple):
-    """A library that comes as conda-forge's pair of a runtime package and a ``-dev`` package."""
+    """Libraries of one wheel. Those of the target are linked from ``lib`` by their ``sonames``.
+
+    ``home`` is their directory in the wheel, ``place`` the one in the prefix; ``developed`` asks for
+    conda-forge's ``-dev`` package besides the one of the runtime.
+    """
 
     name: str
     version: str
     project: str
-    sonames: tuple[str, ...]
-    depends: tuple[str, ...] = ()
+    sonames: tuple[str, ...] = ()
+    developed: bool = True
+    home: str = WHEEL
+    place: str = f"{TARGET}/lib"
 
 
 LIBRARIES: tuple[Library, ...] = (
     Library("cuda-nvrtc", NVCC, "nvidia-cuda-nvrtc", ("libnvrtc.so.13", "libnvrtc-builtins.so.13.0")),
+    Library("cuda-nvtx", NVTX, "nvidia-nvtx", ("libnvtx3interop.so.1",)),
     Library("libcublas", "13.1.1.3", "nvidia-cublas", ("libcublas.so.13", "libcublasLt.so.13", "libnvblas.so.13")),
     Library("libcufft", "12.0.0.61", "nvidia-cufft", ("libcufft.so.12", "libcufftw.so.12")),
     Library("libcurand", "10.4.0.35", "nvidia-curand", ("libcurand.so.10",)),
     Library("libnvjitlink", "13.4.92", "nvidia-nvjitlink", ("libnvJitLink.so.13",)),
-    Library("libcusparse", "12.6.3.3", "nvidia-cusparse", ("libcusparse.so.12",), ("libnvjitlink >=13.0",)),
-    Library("libcusolver", "12.0.4.66", "nvidia-cusolver", ("libcusolver.so.12", "libcusolverMg.so.12"),
-            ("libcublas", "libcusparse", "libnvjitlink >=13.0")),
-)  # fmt: skip
+    Library("libcusparse", "12.6.3.3", "nvidia-cusparse", ("libcusparse.so.12",)),
+    Library("libcusolver", "12.0.4.66", "nvidia-cusolver", ("libcusolver.so.12", "libcusolverMg.so.12")),
+    # torch links them; nothing here is compiled against them
+    Library("cuda-cupti", "13.0.85", "nvidia-cuda-cupti", ("libcupti.so.13",), developed=False),
+    Library("libcufile", "1.15.1.6", "nvidia-cufile", ("libcufile.so.0", "libcufile_rdma.so.1"), developed=False),
+    Library("libcudnn", "9.24.0.43", "nvidia-cudnn-cu13", developed=False, home="nvidia/cudnn", place="lib"),
+    Library("cusparselt", "0.8.1", "nvidia-cusparselt-cu13", developed=False, home="nvidia/cusparselt", place="lib"),
+    Library("nccl", "2.30.7", "nvidia-nccl-cu13", developed=False, home="nvidia/nccl", place="lib"),
+    Library("libnvshmem3", "3.4.5", "nvidia-nvshmem-cu13", developed=False, home="nvidia/nvshmem", place="lib"),
+)
 
 
 def runtime_row(library: Library) -> Row:
-    return Row(library.name, library.version, library.project, files(("lib/*.so.*", f"{TARGET}/lib")), plain=True,
-               depends=(THIS_CUDA, *library.depends), links=in_target(*library.sonames))  # fmt: skip
+    return Row(library.name, library.version, library.project, plain=True, depends=(THIS_CUDA,),
+               rules=(Rule(f"{library.home}/lib/*.so.*", library.place), DROP_REST),
+               links=in_target(*library.sonames))  # fmt: skip
 
 
 def development_row(library: Library) -> Row:
@@ -74,6 +90,24 @@ def development_row(library: Library) -> Row:
                links=tuple(link for soname in library.sonames
                            for link in unversioned(f"{soname.partition('.so')[0]}.so", soname)))  # fmt: skip
 
+
+#: What a wheel calls NVIDIA's libraries when it requires them, and their packages here.
+PACKAGES = {library.project: library.name for library in LIBRARIES} | {RUNTIME_PROJECT: "cuda-cudart"}
+#: A wheel without files: each of its extras requires the wheels of one library.
+TOOLKIT_PROJECT, TOOLKIT = "cuda-toolkit", "13.0.3.0"
+
+#: A build of torch for this CUDA, as the package index has it; where a driver is present, solvers prefer it.
+TORCH = "2.14.1"
+LIBTORCH, PYTORCH = torch_rows(TORCH, f"cuda{VERSION.replace('.', '')}_generic_")
+TORCH_ROWS = (
+    LIBTORCH._replace(
+        number=200, depends=(*LIBTORCH.depends, f"cuda-version >={VERSION},<14"),
+        texts=tuple((f"etc/conda/{verb}.d/libtorch_{verb}.sh", f"cuda/{verb}-libtorch.sh")
+                    for verb in ("activate", "deactivate"))),
+    PYTORCH._replace(number=200, depends=(*PYTORCH.depends, "__cuda"), not_python=(TOOLKIT_PROJECT, *PACKAGES)),
+    Row("triton", "3.8.0"),
+    Row("cuda-bindings", "13.5.0"),
+)  # fmt: skip
 
 #: Repacked from wheels.
 ROWS: tuple[Row, ...] = (
@@ -102,8 +136,6 @@ ROWS: tuple[Row, ...] = (
         links=((f"{TARGET}/lib/libcudart.so", f"{TARGET}/lib/libcudart.so.13"),)),
     Row("cuda-cccl_linux-64", CCCL, "nvidia-cuda-cccl",
         files(("include/*", f"{TARGET}/include"), ("lib/*", f"{TARGET}/lib")), plain=True, depends=(THIS_CUDA,)),
-    Row("cuda-nvtx-dev", NVTX, "nvidia-nvtx", files(("include/*", f"{TARGET}/include"), ("lib/*", f"{TARGET}/lib")),
-        plain=True, depends=(THIS_CUDA,), links=in_target("libnvtx3interop.so.1")),
     Row("cuda-profiler-api", CCCL, "nvidia-cuda-profiler-api", files(("include/*", f"{TARGET}/include")), plain=True,
         depends=(THIS_CUDA,)),
     # later than the rest, because there is no wheel of it for 13.0
@@ -111,7 +143,8 @@ ROWS: tuple[Row, ...] = (
         depends=("cuda-nvdisasm",)),
     Row("cuda-nvdisasm", "13.5.37", "nvidia-cuda-nvdisasm", files(("bin/*", "bin")), plain=True),
     *map(runtime_row, LIBRARIES),
-    *map(development_row, LIBRARIES),
+    *(development_row(library) for library in LIBRARIES if library.developed),
+    *TORCH_ROWS,
 )  # fmt: skip
 
 ACTIVATION = tuple(

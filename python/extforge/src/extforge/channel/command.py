@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from extforge.channel import catalogue_cuda
+from extforge.errors import NotFoundError
 
 DESCRIPTION = """\
 The channel holds python (the running interpreter), torch and its dependencies, build tools and the
@@ -20,12 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="where the channel is made; new, empty or made by this command")
     parser.add_argument("--cache", type=Path, default=None, metavar="DIR",
                         help="where wheels are kept (default: DIRECTORY/../cache/wheels)")
-    parser.add_argument("--cuda", choices=[catalogue_cuda.VERSION], metavar="VERSION",
-                        help="hold the packages of this CUDA too, two gigabytes of them; valid: "
-                             + catalogue_cuda.VERSION)
+    parser.add_argument("--cuda", metavar="VERSION",
+                        help="hold the packages of this CUDA and a torch for it too, three gigabytes; "
+                             f"valid: {catalogue_cuda.VERSION}")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.cuda not in (None, catalogue_cuda.VERSION):
+        raise NotFoundError(
+            f"no channel for CUDA {arguments.cuda} can be made: NVIDIA's wheels hold a whole compiler for "
+            f"{catalogue_cuda.VERSION} alone. Another one needs a channel that has it, such as conda-forge."
+        )
     from extforge.channel.make import make_channel
 
     directory = arguments.directory.resolve()

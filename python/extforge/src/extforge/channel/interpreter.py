@@ -183,7 +183,8 @@ def interpreter_entries() -> Iterator[Entry]:
     """Yield the files of the ``python`` package."""
     library, bundled = shared_library(), bundled_libraries()
     own = frozenset(bundled) | ({library.name} if library else set())
-    yield relinked(program(), f"bin/python{PYTHON_MINOR}", "$ORIGIN/../lib", own)
+    # As conda-forge's program: what its modules load, torch's CUDA libraries for one, is looked for in lib.
+    yield with_rpath(program(), f"bin/python{PYTHON_MINOR}", "$ORIGIN/../lib")
     for alias in ("python", "python3"):
         yield Entry(f"bin/{alias}", link=f"python{PYTHON_MINOR}")
     if library is not None:
@@ -201,6 +202,11 @@ def relinked(source: Path, path: str, rpath: str, own: frozenset[str]) -> Entry:
     """Return an ELF file; one that needs some of its ``own`` libraries looks for them in ``rpath`` alone."""
     if own.isdisjoint(needed_libraries(source)):
         return from_file(source, path)
+    return with_rpath(source, path, rpath)
+
+
+def with_rpath(source: Path, path: str, rpath: str) -> Entry:
+    """Return a copy of an ELF file with an RPATH of its own."""
     with tempfile.TemporaryDirectory() as directory:
         copy = shutil.copy(source, directory)
         Path(copy).chmod(0o755)

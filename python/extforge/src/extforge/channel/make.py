@@ -19,8 +19,8 @@ from extforge.channel import assembled, catalogue, catalogue_cuda
 from extforge.channel.archive import NOTICE, PlannedPackage, write_package
 from extforge.channel.assembled import plan_assembled
 from extforge.channel.compilers import plan_compilers
-from extforge.channel.driver import plan_driver
 from extforge.channel.interpreter import plan_python, plan_python_abi
+from extforge.channel.nvidia import plan_cuda
 from extforge.channel.repack import plan
 from extforge.channel.wheels import Pin, fetch_wheels
 from extforge.channels import index_channel
@@ -43,7 +43,9 @@ def make_channel(
     """
     refuse_other_platforms()
     refuse_foreign(directory)
-    packages = plan_packages(rows, cache) + (plan_cuda(cache) if cuda else [])
+    packages = plan_packages(rows, cache)
+    if cuda:
+        packages += plan_cuda(cache, conda_names((*rows, *catalogue_cuda.ROWS)))
     with locked(directory):
         bring_up_to_date(directory, packages)
     return directory
@@ -70,15 +72,6 @@ def plan_packages(rows: Sequence[catalogue.Row], cache: Path) -> list[PlannedPac
     repacked = [plan(row, wheels[Pin(row.wheel_project, row.version)], names) for row in rows]
     ties = map(plan_assembled, assembled.ROWS)
     return [plan_python(), plan_python_abi(), *compilers, *ties, *repacked]
-
-
-def plan_cuda(cache: Path) -> list[PlannedPackage]:
-    """Return the packages of CUDA; wheels that ``cache`` lacks are fetched."""
-    rows = catalogue_cuda.ROWS
-    wheels = fetch_wheels((Pin(row.wheel_project, row.version) for row in rows), cache)
-    repacked = [plan(row, wheels[Pin(row.wheel_project, row.version)], {}) for row in rows]
-    runtime = wheels[Pin(catalogue_cuda.RUNTIME_PROJECT, catalogue_cuda.CUDART)]
-    return [plan_driver(runtime), *map(plan_assembled, catalogue_cuda.ASSEMBLED), *repacked]
 
 
 def conda_names(rows: Iterable[catalogue.Row]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -27,7 +27,7 @@ PYTHON_NEXT_MINOR = f"{sys.version_info[0]}.{sys.version_info[1] + 1}.0a0"
 PYTHON_TAG = "{}{}".format(*sys.version_info)
 
 #: Part of every build string; raise it when the same inputs give different packages.
-FORMAT = "3"
+FORMAT = "4"
 
 SCRIPT = """\
 #!{prefix}/bin/python
@@ -47,12 +47,13 @@ def plan(row: Row, wheel: Wheel, conda_names: Mapping[str, str]) -> PlannedPacka
     version = Version(row.version).public
     depends = [*platform_requirements(row, wheel), *row.depends]
     if not row.plain:
-        depends += conda_requirements(wheel, conda_names)
+        depends += conda_requirements(wheel, conda_names, row.not_python)
     scripts = [] if row.plain else console_scripts(wheel)
     return PlannedPackage(
         name=row.name,
         version=version,
-        build=f"{row.flavour}{python_part(row, noarch)}h{content_hash(row, wheel, depends)}_0",
+        build=f"{row.flavour}{python_part(row, noarch)}h{content_hash(row, wheel, depends)}_{row.number}",
+        number=row.number,
         subdir="noarch" if noarch else PLATFORM,
         summary=wheel.distribution.metadata["Summary"] or row.name,
         license=license_of(wheel),
@@ -67,7 +68,8 @@ def plan(row: Row, wheel: Wheel, conda_names: Mapping[str, str]) -> PlannedPacka
 def python_part(row: Row, noarch: bool) -> str:
     if row.plain:
         return ""
-    return "py" if noarch else f"py{PYTHON_TAG}"
+    tail = "_" if row.flavour else ""
+    return "py" if noarch else f"py{PYTHON_TAG}{tail}"
 
 
 def content_hash(row: Row, wheel: Wheel, depends: list[str]) -> str:
@@ -115,6 +117,9 @@ def wheel_entries(row: Row, wheel: Wheel, layout: Layout, scripts: Iterable[str]
         rule = next(rule for rule in row.rules if fnmatchcase(file.path, rule.pattern))
         if rule.to is None or file.path in (f"{wheel.dist_info}/RECORD", f"{wheel.dist_info}/INSTALLER"):
             continue  # RECORD would list the places of a wheel install; conda keeps its own
+        if row.not_python and file.path == f"{wheel.dist_info}/METADATA":
+            yield Entry(layout.own_place(file.path), text=without_requirements(wheel, row.not_python))
+            continue
         yield from apply(rule, file, wheel, layout)
     for path, target in row.links:
         yield layout.link_entry(path.format(site_packages=layout.site_packages), target)
@@ -135,6 +140,20 @@ def apply(rule: Rule, file: WheelFile, wheel: Wheel, layout: Layout) -> Iterator
         yield file_entry(moved, file, wheel)
     if rule.put != "file":
         yield replace(layout.link_entry(own, moved), sha256=wheel.digests[file.path], size=file.size)
+
+
+def without_requirements(wheel: Wheel, projects: Container[str]) -> str:
+    """Return a wheel's METADATA without what asks for ``projects``: pip would look for Python packages."""
+    text = wheel.archive.read(f"{wheel.dist_info}/METADATA").decode()
+    head, gap, body = text.partition("\n\n")
+    kept = [line for line in head.split("\n") if required_project(line) not in projects]
+    return "\n".join(kept) + gap + body
+
+
+def required_project(line: str) -> str:
+    """Return the project that a line of METADATA requires, or nothing."""
+    field, _, value = line.partition(": ")
+    return canonicalize_name(Requirement(value).name) if field == "Requires-Dist" else ""
 
 
 def file_entry(path: str, file: WheelFile, wheel: Wheel) -> Entry:
@@ -180,12 +199,21 @@ def platform_requirements(row: Row, wheel: Wheel) -> Iterator[str]:
         yield f"__glibc >={wheel.glibc_floor},<3.0.a0"
 
 
-def conda_requirements(wheel: Wheel, conda_names: Mapping[str, str]) -> Iterator[str]:
-    """Translate ``Requires-Dist`` into match specs; extras and other platforms are left out."""
-    for line in wheel.distribution.requires or ():
-        requirement = Requirement(line)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            project = canonicalize_name(requirement.name)
+def requirements(wheel: Wheel, *extras: str) -> Iterator[Requirement]:
+    """Yield what ``Requires-Dist`` asks for on this platform, with some extras."""
+    for requirement in map(Requirement, wheel.distribution.requires or ()):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield requirement
+
+
+def conda_requirements(
+    wheel: Wheel, conda_names: Mapping[str, str], not_python: Container[str]
+) -> Iterator[str]:
+    """Translate ``Requires-Dist`` into match specs, without extras and without what is no Python package."""
+    for requirement in requirements(wheel):
+        project = canonicalize_name(requirement.name)
+        if project not in not_python:
             yield match_spec(conda_names.get(project, project), requirement.specifier)
 
 

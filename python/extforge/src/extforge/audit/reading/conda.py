@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from extforge.audit.model import Claims, FileClaim, Format
@@ -32,10 +33,15 @@ def read_conda_claims(read: Reader, present: Mapping[str, object], file_name: st
     )
 
 
-def read_installed_claims(record: Mapping[str, Any], source: str) -> Claims:
-    """Claims of a package as ``conda-meta/NAME.json`` records it after installation."""
+def read_installed_claims(record: Mapping[str, Any], source: str, prefix: str) -> Claims:
+    """Claims of a package as ``conda-meta/NAME.json`` records it after installation into ``prefix``.
+
+    In its files, ``prefix`` has taken the place of each placeholder.
+    """
     paths = record.get("paths_data")
-    claims = index_claims(record, source, read_paths(paths if isinstance(paths, dict) else {}, source))
+    files = read_paths(paths if isinstance(paths, dict) else {}, source)
+    files = {path: replace(c, placeholder=prefix) if c.placeholder else c for path, c in files.items()}
+    claims = index_claims(record, source, files)
     return Claims(
         **claims, identities=_identities(record, ""), license=str(record.get("license") or ""), installed=True
     )

@@ -134,6 +134,7 @@ class _ElfReader:
             build_paths=tuple(sorted(scanned.build_paths)),
             device_images=tuple(sorted(scanned.images)),
             operators=tuple(sorted(scanned.operators)),
+            holds_cuda_runtime=scanned.cuda_runtime,
             unread=(*self._unread, *scanned.problems[:3]),
         )
 

@@ -85,7 +85,7 @@ def read_installed(prefix: Path, name: str, cuobjdump: Path | None, limits: Limi
     """The package called ``name`` as it is installed in ``prefix``, by conda or as a wheel."""
     for path, record in _records(prefix):
         if record.get("name") == name:
-            claims = conda.read_installed_claims(record, path.name)
+            claims = conda.read_installed_claims(record, path.name, str(prefix.absolute()))
             files = [str(f) for f in record.get("files") or []]
             return _installed(f"{name} in {prefix}", claims, prefix, files, cuobjdump, limits)
     for root in prefix.glob("lib/python3*/site-packages/*.dist-info"):

@@ -36,13 +36,26 @@ def read_package(path: Path, cuobjdump: Path | None = None, limits: Limits = DEF
     Raises :class:`NotFoundError` when there is nothing at ``path`` and :class:`BadInputError` when it is no
     package, damaged, or hostile.
     """
-    if not path.exists():
-        raise NotFoundError(f"{path} does not exist")
+    with _naming(path), _unpacked(path, limits) as (entries, suffix):
+        claims = _claims(_Reader(entries, limits), entries, path.name if suffix else "", suffix)
+        size = path.stat().st_size if suffix else sum(e.size for e in entries.values())
+        return look_at_files(path.name, claims, entries, limits.allowance(size), cuobjdump)
+
+
+@contextmanager
+def opened_package(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[dict[str, Entry]]:
+    """The entries of a package, as long as they can be read; raises as :func:`read_package` does."""
+    with ExitStack() as stack:
+        with _naming(path):
+            entries, _ = stack.enter_context(_unpacked(path, limits))
+        yield entries
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let a refusal begin with the path of what is refused."""
     try:
-        with _unpacked(path, limits) as (entries, suffix):
-            claims = _claims(_Reader(entries, limits), entries, path.name if suffix else "", suffix)
-            size = path.stat().st_size if suffix else sum(e.size for e in entries.values())
-            return look_at_files(path.name, claims, entries, limits.allowance(size), cuobjdump)
+        yield
     except BadInputError as error:
         raise BadInputError(printable(f"{path}: {error}")) from error
     except archive.DAMAGE as error:
@@ -52,6 +65,8 @@ def read_package(path: Path, cuobjdump: Path | None = None, limits: Limits = DEF
 @contextmanager
 def _unpacked(path: Path, limits: Limits) -> Iterator[tuple[dict[str, Entry], str]]:
     """The entries and the archive's suffix (empty for a directory), as long as they can be read."""
+    if not path.exists():
+        raise NotFoundError(f"{path} does not exist")
     if path.is_dir():
         yield archive.walk_directory(path, limits), ""
         return

@@ -1,4 +1,4 @@
-"""What only a search through a library's bytes reveals: build paths, operator names, fat binaries."""
+"""What only a search through a library's bytes reveals: build paths, operators, GPU code, a CUDA runtime."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ BUILD_ROOTS = (
 PATH_CHARACTERS = re.compile(rb"[\w./+@-]+")
 BEFORE_PATH = re.compile(rb"[\w./+@-]+\Z")
 OPERATOR = re.compile(rb"aten::([A-Za-z_][A-Za-z_0-9]*)(?:\.[A-Za-z_0-9]+)?(?=[\0(])")
+# The name of a shared memory that every libcudart since CUDA 11 makes, the static one included.
+CUDA_RUNTIME = b"/cudart.shm.%x.%x.%llx"
 OVERLAP = 512
 MOST_KEPT = 4096
 MOST_CONTAINERS = 100_000
@@ -42,6 +44,7 @@ class Scan:
     operators: set[str] = field(default_factory=set)
     images: set[DeviceImage] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+    cuda_runtime: bool = False
 
 
 def scan(window: Window, allowance: Allowance) -> Scan:
@@ -53,6 +56,7 @@ def scan(window: Window, allowance: Allowance) -> Scan:
         containers.update(offset + at for at in occurrences(piece, fatbin.MAGIC))
         if len(containers) > MOST_CONTAINERS:
             raise Malformed(f"more than {MOST_CONTAINERS} fat binaries")
+        result.cuda_runtime = result.cuda_runtime or CUDA_RUNTIME in piece
         if b"aten::" in piece:
             _keep(result.operators, (m.group(1).decode() for m in OPERATOR.finditer(piece)))
         _find_build_paths(piece, offset, result)

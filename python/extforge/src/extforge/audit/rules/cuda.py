@@ -110,7 +110,7 @@ def cpu_torch_accepted(package: Package, context: Context) -> Iterator[Observati
 
 def _uses_cuda(elf: Elf) -> bool:
     runtime = any(CUDA_RUNTIME.fullmatch(n) or n in CUDA_TORCH_LIBRARIES for n in elf.needed)
-    return runtime or bool(elf.device_images)
+    return runtime or elf.holds_cuda_runtime or bool(elf.device_images)
 
 
 def own_device_code(package: Package) -> dict[str, Elf]:
@@ -172,6 +172,7 @@ def cuda_in_cpu_build(package: Package, context: Context) -> Iterator[Observatio
             n for n in elf.needed if CUDA_RUNTIME.fullmatch(plain_name(n)) or n in CUDA_TORCH_LIBRARIES
         ]
         signs = [f"needs {name}" for name in libraries]
+        signs += ["holds a CUDA runtime"] if elf.holds_cuda_runtime and not signs else []
         signs += [f"GPU code: {described(frozenset(elf.device_images))}"] if elf.device_images else []
         if signs:
             yield Observation(

@@ -173,17 +173,28 @@ def _sign(known: Known, path: str, soname: str, exports: frozenset[str]) -> str:
 
 
 def two_cuda_runtimes(package: Package, context: Context) -> Iterator[Observation]:
-    """L06."""
+    """L06. A runtime inside a library counts beside a shared one: CUDA's compilers link it so by default."""
     users: dict[str, list[str]] = {}
     for path, elf in package.elves.items():
         for soname in elf.needed:
             if CUDA_RUNTIME.fullmatch(plain_name(soname)):
                 users.setdefault(soname, []).append(path)
-    if len(users) > 1:
-        seen = "; ".join(f"{soname} needed by {listed(paths, 2)}" for soname, paths in sorted(users.items()))
-        yield Observation(
-            next(iter(users.values()))[0], "one CUDA runtime a process", seen, "the libcudart linked"
-        )
+    static = static_runtimes(package) if users else []
+    if len(users) + bool(static) > 1:
+        seen = [f"{soname} needed by {listed(paths, 2)}" for soname, paths in sorted(users.items())]
+        seen += [f"a copy inside {listed(static, 2)}"] if static else []
+        where = next(iter(users.values()))[0]
+        yield Observation(where, "one CUDA runtime a process", "; ".join(seen), "the libcudart linked")
+
+
+def static_runtimes(package: Package) -> list[str]:
+    """Libraries with a CUDA runtime inside, apart from libcudart itself and from others of NVIDIA's."""
+    return [
+        path
+        for path, elf in package.elves.items()
+        if elf.holds_cuda_runtime
+        and not any(map(known_library, (posixpath.basename(path), elf.soname)))
+    ]
 
 
 RULES = {

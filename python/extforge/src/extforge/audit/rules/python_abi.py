@@ -15,7 +15,10 @@ from extforge.audit.rules.labels import listed
 
 MINORS = tuple(f"3.{n}" for n in range(6, 40))
 PYTHON_SYMBOL = re.compile(r"_?Py[A-Z_]\w*")
-MODULE_SUFFIX = re.compile(r"\.(?:cpython-3(?P<minor>\d+)t?(?:-(?P<platform>[\w-]+))?|(?P<abi3>abi3))\.so$")
+MODULE_SUFFIX = re.compile(
+    r"\.(?:cpython-3(?P<minor>\d+)(?P<free>t?)(?:-(?P<platform>[\w-]+))?|(?P<abi3>abi3))\.so$"
+)
+ONE_ABI = re.compile(r"(?:^|_)(cp3\d+t?)$")
 LIBPYTHON = re.compile(r"libpython3[\d.]*t?\.so[\d.]*")
 
 
@@ -78,9 +81,16 @@ def younger_limited_api(package: Package, context: Context) -> Iterator[Observat
             yield Observation(path, f"{words}: Python {pythons[0]}", seen, "Py_LIMITED_API")
 
 
+def claimed_abis(package: Package) -> frozenset[str]:
+    """ABIs such as ``cp313`` and ``cp313t`` (free-threaded) that the tags or ``python_abi`` name."""
+    claims = package.claims
+    stated = [tag.abi for tag in claims.tags] + [r.build for r in claims.restricted("python_abi")]
+    return frozenset(match[1] for text in stated if (match := ONE_ABI.search(text)))
+
+
 def contradicting_suffix(package: Package, context: Context) -> Iterator[Observation]:
     """P03. A package with modules for several Pythons chooses among them itself."""
-    pythons, words = claimed_pythons(package)
+    (pythons, words), abis = claimed_pythons(package), claimed_abis(package)
     for path, elf in package.elves.items():
         suffix = MODULE_SUFFIX.search(path)
         if suffix is None or suffix["minor"] is None:
@@ -90,13 +100,16 @@ def contradicting_suffix(package: Package, context: Context) -> Iterator[Observa
             yield Observation(
                 path, words, f"a module for Python {minor} alone", "the wheel's tag or `python`"
             )
+        elif abis and f"cp3{suffix['minor']}{suffix['free']}" not in abis and not _several_suffixes(package):
+            kind = "free-threaded Python" if suffix["free"] else "Python with the interpreter lock"
+            yield Observation(path, words, f"a module for {kind} alone", "the wheel's tag or `python_abi`")
         if platform and elf.machine and not platform.startswith(elf.machine):
             yield Observation(path, f"suffix {platform}", f"a binary for {elf.machine}", "Python_SOABI")
 
 
 def _several_suffixes(package: Package) -> bool:
-    found = {m["minor"] for path in package.elves if (m := MODULE_SUFFIX.search(path)) and m["minor"]}
-    return len(found) > 1
+    found = (m for path in package.elves if (m := MODULE_SUFFIX.search(path)) and m["minor"])
+    return len({(m["minor"], m["free"]) for m in found}) > 1
 
 
 def needlessly_tied(package: Package, context: Context) -> Iterator[Observation]:

@@ -71,7 +71,7 @@ KNOWN: tuple[Known, ...] = (
     Known("torch's Python part", re.compile(r"libtorch_python\.so"), ("pytorch",), ("torch",)),
     _cuda("the CUDA runtime", r"libcudart\.so\.\d+", "cuda-cudart", "cuda-runtime", "cudaRuntimeGetVersion"),
     _cuda("NVRTC", r"libnvrtc(-builtins)?\.so\.[\d.]+", "cuda-nvrtc", "cuda-nvrtc", "nvrtcCreateProgram"),
-    _cuda("cuBLAS", r"libcublas(Lt)?\.so\.\d+", "libcublas", "cublas", "cublasLtCreate"),
+    _cuda("cuBLAS", r"lib(cublas(Lt)?|nvblas)\.so\.\d+", "libcublas", "cublas", "cublasLtCreate"),
     _cuda("cuSPARSE", r"libcusparse\.so\.\d+", "libcusparse", "cusparse", "cusparseCreate"),
     _cuda("cuSOLVER", r"libcusolver(Mg)?\.so\.\d+", "libcusolver", "cusolver", "cusolverDnCreate"),
     _cuda("cuFFT", r"libcufft(w)?\.so\.\d+", "libcufft", "cufft", "cufftCreate"),
@@ -79,6 +79,7 @@ KNOWN: tuple[Known, ...] = (
     _cuda("nvJitLink", r"libnvJitLink\.so\.\d+", "libnvjitlink", "nvjitlink"),
     _cuda("cuDNN", r"libcudnn(_\w+)?\.so\.\d+", "cudnn", "cudnn", "cudnnCreate"),
     _cuda("NCCL", r"libnccl\.so\.\d+", "nccl", "nccl", "ncclCommInitRank"),
+    _cuda("cuFile", r"libcufile(_rdma)?\.so\.\d+", "libcufile", "cufile"),
     _cuda("nvJPEG", r"libnvjpeg\.so\.\d+", "libnvjpeg", "nvjpeg", through_torch=False),
     Known(
         "libstdc++",
