@@ -12,10 +12,13 @@
 //   forward    (chunk of outputs) x (some tiles); consecutive tiles meet the same chunk, whose weights stay in the cache
 //   backward   parts of the outputs, each over all tiles in order, with its own copy of the gradient of the features
 //   then       the copies are added in order, while the sum is brought back to batch-major
-// Copies may take 64 MiB; beyond it the batch is worked off in groups of tiles.
+// Tiles of which two do not fit the L2 cache take turns: each is a task of its own, and the gradient of the features, which
+// then needs fewer copies, a step of its own. All steps of a call run on threads that are woken once. Copies may take
+// 64 MiB; beyond it the batch is worked off in groups of tiles.
 //
-// Locations are checked by the task that is about to use them, while it brings them into the cache: that costs little, no
-// access depends on an earlier answer, and nothing may throw inside a parallel region, so tasks return what they found.
+// Locations are checked by the task that is about to use them, while it brings them into the cache, or in a step before if
+// several tasks use them: that costs little, no access depends on an earlier call, and nothing may throw inside a parallel
+// region, so tasks return what they found.
 //
 // The kernels, which know neither threads nor tensors, stand in fixed_fan_in_kernels.cpp; how the work is cut and spread
 // over threads in fixed_fan_in_launch.cpp. Here follow the host functions and the registration.

@@ -142,8 +142,13 @@ bool locations_valid(const Layer& layer, int64_t first, int64_t last) {
 
 template <typename Location>
 void convert_locations(const void* source, int64_t count, uint32_t* target) {
+  constexpr int64_t lanes = kLanes<uint64_t>;
   const Location* from = static_cast<const Location*>(source);
-  for (int64_t i = 0; i < count; ++i) {
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    store<lanes>(target + i, __builtin_convertvector(load<lanes>(from + i), Vector<uint32_t, lanes>));
+  }
+  for (; i < count; ++i) {
     target[i] = static_cast<uint32_t>(from[i]);
   }
 }

@@ -7,9 +7,9 @@
 namespace torch_sparse_ops {
 namespace {
 
-// target[columns][rows] = source[rows][columns] transposed, all in all one square of `lanes`, element by element where an
-// edge cuts a vector. Of source only the first `present` rows exist, others count as zero.
-template <typename T, int64_t lanes>
+// target[columns][rows] = source[rows][columns] transposed, element by element, where an edge cuts a vector. Of source only
+// the first `present` rows exist, others count as zero.
+template <typename T>
 void transpose_edge(
     const T* source, int64_t source_stride, int64_t rows, int64_t present, int64_t columns, T* target,
     int64_t target_stride) {
@@ -20,7 +20,7 @@ void transpose_edge(
   }
 }
 
-// The same by whole vectors: of all rows, of which only the first `present` are read, and of the first `columns`.
+// The same for a square of `lanes` by whole vectors, of which the first `columns` are written.
 template <typename T, int64_t lanes, bool streaming>
 void transpose_square(
     const T* source, int64_t source_stride, int64_t present, int64_t columns, T* target, int64_t target_stride) {
@@ -56,7 +56,7 @@ void transpose_loop(
       const T* from = source + r * source_stride + c;
       T* to = target + c * target_stride + r;
       if (rows_here < lanes || (columns_here < lanes && !padded)) {
-        transpose_edge<T, lanes>(from, source_stride, rows_here, present_here, columns_here, to, target_stride);
+        transpose_edge<T>(from, source_stride, rows_here, present_here, columns_here, to, target_stride);
       } else if (streaming) {
         transpose_square<T, lanes, true>(from, source_stride, present_here, columns_here, to, target_stride);
       } else {
