@@ -70,7 +70,8 @@ def test_no_driver_is_assumed_for_the_cpu(needy: Bench) -> None:
 def test_a_user_who_says_that_there_is_none_is_believed(needy: Bench) -> None:
     result = needy.build("--variant", "cuda130", CONDA_OVERRIDE_CUDA="")
     assert result.returncode == 1
-    assert "__cuda" in result.stderr
+    assert "Failed to resolve dependencies" in result.stderr
+    assert "no driver" not in result.stderr
 
 
 def test_a_list_of_architectures_that_is_none_is_refused(needy: Bench) -> None:
