@@ -93,14 +93,14 @@ def count_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
 
 
-def measure(way: str, size: Size, steps: int, threads: int) -> Measured:
+def measure(way: str, size: Size, location_dtype: torch.dtype, steps: int, threads: int) -> Measured:
     """Train for some steps in this process."""
     torch.set_num_threads(threads)
     step = WAYS[way]
     small = FixedFanInLinear(size.in_features, 1000, size.fan_in)  # loads what is loaded once
     step(torch.randn(2, size.in_features), small, torch.tensor([0, 1])).backward()
     before = read_status("VmRSS")
-    layer = FixedFanInLinear(size.in_features, size.out_features, size.fan_in)
+    layer = FixedFanInLinear(size.in_features, size.out_features, size.fan_in, location_dtype=location_dtype)
     optimiser = torch.optim.Adam(layer.parameters(), fused=True)
     features = torch.randn(size.batch, size.in_features, requires_grad=True)
     target = torch.randint(size.out_features, (size.batch,))
@@ -141,14 +141,16 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     parser.add_argument("--ways", default="fused", help=f"of {','.join(WAYS)}, or all (default: fused)")
     parser.add_argument("--steps", type=int, default=3, help="after the first (default: 3)")
+    parser.add_argument("--location-dtype", default="int32", choices=["int16", "uint16", "int32", "int64"])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     size = Size(options.in_features, options.out_features, options.fan_in, options.batch)
-    print(f"{size}, float32, {options.threads} threads; megabytes, seconds of a step")
+    print(f"{size}, float32, locations {options.location_dtype}, {options.threads} threads")
+    print("megabytes; seconds of a step")
     titles = (*Measured._fields[1:6], "rest", "seconds", "of CPU")
     print(f"{'way':10}" + "".join(f"{title:>12}" for title in titles))
     for way in WAYS if options.ways == "all" else options.ways.split(","):
-        row = measure_apart(way, size, options.steps, options.threads)
+        row = measure_apart(way, size, getattr(torch, options.location_dtype), options.steps, options.threads)
         cells = [f"{number / MEGABYTE:.0f}" for number in (*row[1:6], row.rest)]
         cells += [f"{row.seconds:.2f}", f"{row.cpu_seconds:.2f}"]
         verdict = "within" if row.rest <= BAR else "beyond"

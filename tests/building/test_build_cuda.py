@@ -58,7 +58,7 @@ def test_a_driver_is_assumed_and_told(needy: Bench) -> None:
         pytest.skip("this machine has a driver")
     result = needy.build("--variant", "cuda130")
     assert result.returncode == 0, result.stderr
-    assert result.stderr.startswith("no driver for CUDA 13.0 here: packages are chosen as if there were")
+    assert "no driver for CUDA 13.0 here: packages are chosen as if there were" in result.stderr
 
 
 def test_no_driver_is_assumed_for_the_cpu(needy: Bench) -> None:
