@@ -11,6 +11,7 @@ from urllib.request import url2pathname
 import pytest
 import rattler
 import yaml
+from extforge.virtual import solving_for_cuda
 
 #: What no wheel offers and the bootstrap channel therefore lacks: package and feedstock of conda-forge.
 ONLY_ON_CONDA_FORGE = {"conda-build": "conda-build-feedstock"}
@@ -70,17 +71,18 @@ def test_the_table_of_exceptions_is_that_of_the_build_command(source_root: Path,
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_channels_solve_it(
-    source_root: Path, test_channels: list[str], file: str, offered: set[str]
+    source_root: Path, test_channels: list[str], file: str, offered: set[str], row: str
 ) -> None:
     specs = [spec for spec in read(source_root, file)["dependencies"] if spec not in ONLY_ON_CONDA_FORGE]
-    records = asyncio.run(
-        rattler.solve(
-            test_channels,
-            specs,
-            platforms=["linux-64", "noarch"],
-            virtual_packages=rattler.VirtualPackage.detect(),
+    with solving_for_cuda(None if row == "cpu" else "13.0"):
+        records = asyncio.run(
+            rattler.solve(
+                test_channels,
+                specs,
+                platforms=["linux-64", "noarch"],
+                virtual_packages=rattler.VirtualPackage.detect(rattler.VirtualPackageOverrides.from_env()),
+            )
         )
-    )
     solved = {record.name.normalized: record for record in records}
     assert set(specs) <= solved.keys()
     assert "pytorch" in solved

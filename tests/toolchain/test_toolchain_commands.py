@@ -47,10 +47,10 @@ def test_json_prints_a_document_that_agrees_with_the_schema(command):
 
 
 def test_json_of_a_contradiction_is_printed_and_ends_in_3(command):
-    done = command("json", CUDA_HOME="/a:/b")
+    done = command("json", EXTFORGE_CUDA_ROOT="/a:/b")
     assert done.returncode == 3
     assert json.loads(done.stdout)["findings"][0]["code"] == "cuda-root-unusable"
-    assert "extforge json: refused [cuda-root-unusable]: CUDA_HOME cannot be used" in done.stderr
+    assert "extforge json: refused [cuda-root-unusable]: EXTFORGE_CUDA_ROOT cannot be used" in done.stderr
 
 
 def test_json_never_imports_torch(command, world):

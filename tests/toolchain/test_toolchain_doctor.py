@@ -108,7 +108,8 @@ def test_json_holds_the_document_the_probes_and_the_findings(capsys):
 def test_host_probes_compile_link_and_load(real):
     outcomes = {outcome.name: outcome for outcome in run_probes(real.survey())}
     assert [outcomes[name].state for name in ("c++", "python", "cache")] == ["passed"] * 3, outcomes
-    assert outcomes["cuda"] == Outcome("cuda", "skipped", "missing: nvcc, cudart, cuda_include")
+    assert outcomes["cuda"].state == "skipped"
+    assert outcomes["cuda"].text.startswith("missing: nvcc"), "the environment may hold the rest"
 
 
 def test_a_compiler_that_does_not_compile_fails_its_probes(real):
