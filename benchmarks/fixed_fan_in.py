@@ -182,18 +182,30 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def words_of(*accepted: str) -> Callable[[str], list[str]]:
+    """Return a reader of words separated by commas, each of which must be accepted."""
+
+    def read(text: str) -> list[str]:
+        for word in text.split(","):
+            if word not in accepted:
+                raise argparse.ArgumentTypeError(f"received {word!r}, accepted are {', '.join(accepted)}")
+        return text.split(",")
+
+    return read
+
+
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     numbers = [str(number) for number in range(len(SHAPES))]
-    parser.add_argument(
-        "--shapes", default=",".join(numbers), help="numbers of shapes, 0 to 5 (default: all)"
-    )
-    parser.add_argument("--dtypes", default="float32", help="such as float32,bfloat16")
+    shapes, dtypes, passes = words_of(*numbers), words_of(*TOLERANCES), words_of(*PASSES)
+    every_shape, every_pass = ",".join(numbers), ",".join(PASSES)
+    parser.add_argument("--shapes", type=shapes, default=every_shape, help="numbers, 0 to 5 (default: all)")
+    parser.add_argument("--dtypes", type=dtypes, default="float32", help="such as float32,bfloat16")
     parser.add_argument("--threads", default="2,1", help="numbers of threads (default: 2,1)")
-    parser.add_argument("--passes", default=",".join(PASSES), help="forward, both (with backward)")
+    parser.add_argument("--passes", type=passes, default=every_pass, help="forward, both (with backward)")
     parser.add_argument("--peers", default="", help="parts of the names of peers (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of all peers in turn (default: 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
@@ -214,10 +226,10 @@ def main() -> None:
         torch.set_num_threads(threads)
         measured[threads] = limits.measure()
         print(f"{threads} thread(s): {limits.describe(measured[threads])}")
-    for number in map(int, arguments.shapes.split(",")):
-        for dtype in arguments.dtypes.split(","):
+    for number in map(int, arguments.shapes):
+        for dtype in arguments.dtypes:
             problem = Problem(SHAPES[number], getattr(torch, dtype))
-            for direction in arguments.passes.split(","):
+            for direction in arguments.passes:
                 for threads in measured:
                     found = measure(problem, direction, threads, wanted, arguments.rounds)
                     print_rows(found, measured[threads], index_bytes=4)

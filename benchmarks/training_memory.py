@@ -4,7 +4,7 @@ Each way has a process of its own, and its peak is the resident set's high-water
 after parameters, locations, gradients and the optimiser's state is what the loss needed at its worst.
 
     python benchmarks/training_memory.py                                 # two million outputs
-    python benchmarks/training_memory.py --out-features 200000 --ways fused,logits
+    python benchmarks/training_memory.py --out-features 200000 --ways fused logits
 """
 
 import argparse
@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     for name, default in Size(512, 2_000_000, 32, 256)._asdict().items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
-    parser.add_argument("--ways", default="fused", help=f"of {','.join(WAYS)}, or all (default: fused)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["fused"], help="(default: fused)")
     parser.add_argument("--steps", type=int, default=3, help="after the first (default: 3)")
     parser.add_argument("--location-dtype", default="int32", choices=["int16", "uint16", "int32", "int64"])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -149,7 +149,7 @@ def main() -> None:
     print("megabytes; seconds of a step")
     titles = (*Measured._fields[1:6], "rest", "seconds", "of CPU")
     print(f"{'way':10}" + "".join(f"{title:>12}" for title in titles))
-    for way in WAYS if options.ways == "all" else options.ways.split(","):
+    for way in options.ways:
         row = measure_apart(way, size, getattr(torch, options.location_dtype), options.steps, options.threads)
         cells = [f"{number / MEGABYTE:.0f}" for number in (*row[1:6], row.rest)]
         cells += [f"{row.seconds:.2f}", f"{row.cpu_seconds:.2f}"]
