@@ -64,7 +64,6 @@ def _shard_ffi_backward(
         for dim in range(last)
     ]
 
-
     def of_results(placements: list[Any]) -> list[Any]:
         """What was not asked for is empty, and everywhere alike."""
         return [p if asked else Replicate() for p, asked in zip(placements, output_mask, strict=True)]

@@ -62,12 +62,14 @@ def source_date(folder: Path) -> SourceDate:
         if not re.fullmatch(r"[0-9]{1,10}", text):
             raise BadInputError(f"{DATE_VARIABLE} is {text!r}; valid: seconds since 1970, as {TIMESTAMP}")
         return SourceDate(int(text), DATE_VARIABLE)
-    if shutil.which("git"):
-        command = ["git", "-C", str(folder), "log", "-1", "--format=%ct"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return SourceDate(int(done.stdout), "the last commit")
-    return SourceDate(TIMESTAMP, f"fixed, because git knows of no commit in {folder}")
+    if shutil.which("git") is None:
+        return SourceDate(TIMESTAMP, "fixed, because there is no git to ask for the last commit")
+    command = ["git", "-C", str(folder), "log", "-1", "--format=%ct"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return SourceDate(int(done.stdout), "the last commit")
+    reason = done.stderr.strip().partition("\n")[0]
+    return SourceDate(TIMESTAMP, f"fixed, because git knows of no commit in {folder}: {reason}")
 
 
 def normalise(package: Path, directory: Path, date: int) -> Path:
