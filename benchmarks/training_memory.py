@@ -1,7 +1,8 @@
 """Measure the memory and the time of a training step of an extreme output layer, with and without its logits.
 
-Each way has a process of its own, and its peak is the resident set's high-water mark (Linux). What remains
-after parameters, locations, gradients and the optimiser's state is what the loss needed at its worst.
+Each way has a process of its own, which has done a step of a small layer; what the resident set's high-water
+mark (Linux) then grows by is the peak. The rest is the peak without parameters, gradients and the optimiser's
+state: the locations, and what the loss needed at its worst.
 
     python benchmarks/training_memory.py                                 # two million outputs
     python benchmarks/training_memory.py --out-features 200000 --ways fused logits
@@ -23,6 +24,9 @@ from torch_sparse_ops.nn import FixedFanInLinear
 
 MEGABYTE = 10**6
 BAR = 300 * MEGABYTE  # for what is not parameters, gradients and optimiser state
+
+
+Step = Callable[[Tensor, FixedFanInLinear, Tensor], Tensor]  # the loss of features and targets
 
 
 class Size(NamedTuple):
@@ -48,8 +52,8 @@ class Measured(NamedTuple):
 
     @property
     def rest(self) -> int:
-        """What the peak holds beyond the others."""
-        return self.peak - self.parameters - self.locations - self.gradients - self.optimiser
+        """What the peak holds beyond parameters, gradients and the optimiser's state."""
+        return self.peak - self.parameters - self.gradients - self.optimiser
 
 
 def step_fused(features: Tensor, layer: FixedFanInLinear, target: Tensor) -> Tensor:
@@ -74,7 +78,7 @@ def step_binary(features: Tensor, layer: FixedFanInLinear, target: Tensor) -> Te
     return losses.linear_binary_cross_entropy_with_logits(features, layer, labels)
 
 
-WAYS: dict[str, Callable[[Tensor, FixedFanInLinear, Tensor], Tensor]] = {
+WAYS: dict[str, Step] = {
     "fused": step_fused,
     "binary": step_binary,
     "autocast": step_autocast,
@@ -93,12 +97,27 @@ def count_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
 
 
+def take_step(
+    step: Step, layer: FixedFanInLinear, optimiser: torch.optim.Optimizer, features: Tensor, target: Tensor
+) -> None:
+    """Train once."""
+    optimiser.zero_grad()
+    torch.autograd.backward(step(features, layer, target))
+    optimiser.step()
+
+
+def load_once(step: Step, in_features: int, fan_in: int) -> None:
+    """Train a small layer: an optimiser's first step imports a part of torch, and threads start."""
+    small = FixedFanInLinear(in_features, 1000, fan_in)
+    optimiser = torch.optim.Adam(small.parameters(), fused=True)
+    take_step(step, small, optimiser, torch.randn(2, in_features), torch.tensor([0, 1]))
+
+
 def measure(way: str, size: Size, location_dtype: torch.dtype, steps: int, threads: int) -> Measured:
     """Train for some steps in this process."""
     torch.set_num_threads(threads)
     step = WAYS[way]
-    small = FixedFanInLinear(size.in_features, 1000, size.fan_in)  # loads what is loaded once
-    step(torch.randn(2, size.in_features), small, torch.tensor([0, 1])).backward()
+    load_once(step, size.in_features, size.fan_in)
     before = read_status("VmRSS")
     layer = FixedFanInLinear(size.in_features, size.out_features, size.fan_in, location_dtype=location_dtype)
     optimiser = torch.optim.Adam(layer.parameters(), fused=True)
@@ -108,9 +127,7 @@ def measure(way: str, size: Size, location_dtype: torch.dtype, steps: int, threa
     seconds, cpu_seconds = [], []
     for _ in range(1 + steps):
         start, cpu_start = time.perf_counter(), time.process_time()
-        optimiser.zero_grad()
-        torch.autograd.backward(step(features, layer, target))
-        optimiser.step()
+        take_step(step, layer, optimiser, features, target)
         seconds.append(time.perf_counter() - start)
         cpu_seconds.append(time.process_time() - cpu_start)
     parameters = list(layer.parameters())

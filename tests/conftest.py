@@ -153,5 +153,5 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     from torch_sparse_ops import _chunks
 
     if request.param == "many blocks":
-        monkeypatch.setattr(_chunks, "BLOCK_LOGITS", 1000)
-        monkeypatch.setattr(_chunks, "BLOCK_ROWS", 4)
+        for device in _chunks.BLOCKS:
+            monkeypatch.setitem(_chunks.BLOCKS, device, _chunks.Block(logits=1000, rows=4))

@@ -131,7 +131,7 @@ def test_no_more_than_a_block_of_logits_is_ever_held() -> None:
         losses.linear_cross_entropy(features, layer, target, label_smoothing=0.1).backward()
         losses.linear_binary_cross_entropy_with_logits(features, layer, labels).backward()
         losses.linear_topk(features, layer, 5)
-    assert layer.weight.numel() < mode.numel <= _chunks.BLOCK_LOGITS < rows * outputs
+    assert layer.weight.numel() < mode.numel <= _chunks.BLOCKS["cpu"].logits < rows * outputs
     with LargestTensor() as mode:
         F.cross_entropy(layer(features), target)
     assert mode.numel == rows * outputs  # it does see logits

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_sparse_ops import _connections, losses
+from torch_sparse_ops import _chunks, _connections, losses
 from torch_sparse_ops.nn import FixedFanInLinear
 from torch_sparse_ops.sparsity import SET, RigL, check_connections, prune
 
@@ -122,7 +122,7 @@ def use_binary_cross_entropy(layer: FixedFanInLinear, features: Tensor, fused: b
 def test_rigl_sees_through_losses_without_logits(
     loss: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch_sparse_ops._chunks.BLOCK_LOGITS", 7 * 8)
+    monkeypatch.setitem(_chunks.BLOCKS, "cpu", _chunks.Block(logits=7 * 8, rows=1024))
     layers = []
     for fused in (True, False):
         layer = draw_layer(torch.float64)

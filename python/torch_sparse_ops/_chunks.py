@@ -6,11 +6,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-#: Most logits that are held at a time: 16 MiB in float32. From an eighth of it to four times as many, the
-#: time of a step on one thread differs by a few percent; smaller blocks would only start kernels more often.
-BLOCK_LOGITS = 2**22
-#: Most rows of a block: with more it would be so narrow that the operators spend their time on packing.
-BLOCK_ROWS = 1024
+
+class Block(NamedTuple):
+    """The most logits that are held at a time, and the most rows they may have."""
+
+    logits: int
+    rows: int
+
+
+#: On the CPU 4 MiB of float32, which stay in the caches until they are reduced, and as few rows as their
+#: packed features need to stay there, too: with four times the rows a step takes up to twice as long, with
+#: four times the logits as long or longer. A GPU needs more at once to be kept busy (not measured).
+BLOCKS = {"cpu": Block(2**20, 256), "cuda": Block(2**22, 1024)}
 
 
 class Layer(NamedTuple):
@@ -53,18 +60,19 @@ def _cut(size: int, step: int) -> list[slice]:
     return [slice(first, min(first + step, size)) for first in range(0, size, step)]
 
 
-def cut_rows(batch: int) -> list[slice]:
+def cut_rows(features: Tensor) -> list[slice]:
     """Return the rows of each block, of which there is at least one, if an empty one."""
-    return _cut(batch, BLOCK_ROWS) or [slice(0, 0)]
+    return _cut(features.shape[0], BLOCKS[features.device.type].rows) or [slice(0, 0)]
 
 
-def iterate_chunks(layer: Layer, batch: int) -> Iterator[Chunk]:
+def iterate_chunks(layer: Layer, features: Tensor) -> Iterator[Chunk]:
     """Yield the chunks of a layer, as wide as a block of logits may be for the next power of two of rows.
 
     Few widths occur, then: what CUDA's backward pass keeps for the locations of a chunk serves again.
     """
     weights, locations, bias, dtype = layer
-    doublings = (max(1, min(batch, BLOCK_ROWS)) - 1).bit_length()
-    for outputs in _cut(weights.shape[0], max(1, BLOCK_LOGITS >> doublings)):
+    block = BLOCKS[features.device.type]
+    doublings = (max(1, min(features.shape[0], block.rows)) - 1).bit_length()
+    for outputs in _cut(weights.shape[0], max(1, block.logits >> doublings)):
         offsets = None if bias is None else bias[outputs].to(dtype)
         yield Chunk(outputs, weights[outputs].to(dtype), locations[outputs], offsets)

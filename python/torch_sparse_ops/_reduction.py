@@ -92,7 +92,7 @@ class Problem(NamedTuple):
     def iterate_chunks(self) -> Iterator[Chunk]:
         """Yield the chunks of the layer."""
         layer = Layer(self.weights, self.locations, self.bias, self.dtype)
-        return iterate_chunks(layer, self.features.shape[0])
+        return iterate_chunks(layer, self.features)
 
     def find_columns(self, chunk: Chunk, rows: slice) -> tuple[Tensor, Tensor]:
         """Return which columns of some rows lie in a chunk, and where there: ``[rows, labels]`` each."""
@@ -135,7 +135,7 @@ def _ffi_reduce(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     picked = features.new_zeros(problem.columns.shape, dtype=dtype)
     with torch.autocast(features.device.type, enabled=False):
         for chunk in problem.iterate_chunks():
-            for rows in cut_rows(batch):
+            for rows in cut_rows(features):
                 sums = (reduced[rows], scaled[rows], picked[rows])
                 _reduce_block(problem, chunk, rows, features[rows], sums)
     return reduced.to(dtype), scaled.to(dtype), picked
@@ -186,7 +186,7 @@ def _differentiate_chunk(
     What the mask leaves out has shape ``[0]`` throughout, of which every slice is empty.
     """
     of_layer: tuple[Tensor, ...] = ()
-    for rows in cut_rows(features.shape[0]):
+    for rows in cut_rows(features):
         to_logits = _differentiate_block(problem, chunk, rows, features[rows], given).to(problem.dtype)
         layer = (features[rows], chunk.weights, chunk.locations)
         to_features, *parts = torch.ops.torch_sparse_ops.ffi_backward(to_logits, *layer, mask)
@@ -233,7 +233,7 @@ def observe_grad_output(
         for chunk in problem.iterate_chunks():
             blocks = [
                 _differentiate_block(problem, chunk, rows, features[rows], given)
-                for rows in cut_rows(features.shape[0])
+                for rows in cut_rows(features)
             ]
             observer(chunk.outputs, features, torch.cat(blocks))
 

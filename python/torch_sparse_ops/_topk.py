@@ -61,8 +61,8 @@ def _ffi_topk(
     values = features.new_full((batch, k), -torch.inf)
     indices = features.new_full((batch, k), NO_INDEX, dtype=torch.int64)
     with torch.autocast(features.device.type, enabled=False):
-        for chunk in iterate_chunks(Layer(weights, locations, bias, dtype), batch) if k > 0 else ():
-            for rows in cut_rows(batch):
+        for chunk in iterate_chunks(Layer(weights, locations, bias, dtype), features) if k > 0 else ():
+            for rows in cut_rows(features):
                 logits = chunk.compute_logits(features[rows])
                 found, places = _find_first(logits, k, chunk.outputs.start)
                 del logits  # before the next ones are made

@@ -14,6 +14,7 @@ from torch_sparse_ops import ops
 __all__ = ["FixedFanInLinear", "draw_locations"]
 
 LOCATION_DTYPES = (torch.int16, torch.uint16, torch.int32, torch.int64)
+DRAWN_AT_A_TIME = 2**20  # locations; sorting takes three times their memory
 
 
 def _check_sizes(in_features: int, out_features: int, fan_in: int) -> None:
@@ -67,29 +68,32 @@ def draw_locations(
         ValueError: a size is negative, or ``fan_in`` exceeds ``in_features``.
     """
     _check_sizes(in_features, out_features, fan_in)
-    dtype = _index_dtype(in_features)
-    size = (out_features, fan_in)
-    if fan_in == 0:
-        return torch.empty(size, dtype=dtype, device=device)
+    locations = torch.empty(out_features, fan_in, dtype=_index_dtype(in_features), device=device)
+    for part in locations.split(max(1, DRAWN_AT_A_TIME // max(1, fan_in))) if fan_in > 0 else ():
+        _draw_rows(part, in_features, generator)
+    return locations
+
+
+def _draw_rows(locations: Tensor, in_features: int, generator: torch.Generator | None) -> None:
+    """Overwrite some rows with what :func:`draw_locations` draws for them."""
+    out_features, fan_in = locations.shape
+    options: dict[str, Any] = {"device": locations.device, "generator": generator}
     if 2 * fan_in > in_features:
-        unused = in_features - fan_in
-        left_out = draw_locations(in_features, out_features, unused, device=device, generator=generator)
-        kept = torch.ones(out_features, in_features, dtype=torch.bool, device=device)
-        return kept.scatter_(1, left_out.long(), False).nonzero()[:, 1].reshape(size).to(dtype)
-    locations = torch.randint(in_features, size, dtype=dtype, device=device, generator=generator)
-    locations = locations.sort(dim=1).values
-    rows = torch.arange(out_features, device=device)
+        left_out = draw_locations(in_features, out_features, in_features - fan_in, **options).long()
+        kept = torch.ones(out_features, in_features, dtype=torch.bool, device=locations.device)
+        locations.copy_(kept.scatter_(1, left_out, False).nonzero()[:, 1].reshape(locations.shape))
+        return
+    locations.random_(in_features, generator=generator)
+    locations.copy_(locations.sort(dim=1).values)
+    rows = torch.arange(out_features, device=locations.device)
     while rows.numel() > 0:
         drawn = locations[rows]
         repeated = drawn[:, 1:] == drawn[:, :-1]
         unfinished = repeated.any(dim=1)
         rows, drawn, repeated = rows[unfinished], drawn[unfinished], repeated[unfinished]
-        count = (int(repeated.sum()),)
-        drawn[:, 1:][repeated] = torch.randint(
-            in_features, count, dtype=dtype, device=device, generator=generator
-        )
+        again = torch.randint(in_features, (int(repeated.sum()),), dtype=locations.dtype, **options)
+        drawn[:, 1:][repeated] = again
         locations[rows] = drawn.sort(dim=1).values
-    return locations
 
 
 def _fill(tensor: Tensor, values: Tensor) -> None:
