@@ -110,7 +110,7 @@ def measure(problem: Problem, direction: str, threads: int, wanted: list[str], r
     for _ in range(rounds):
         for (peer, _, _), seconds in zip(prepared, times, strict=True):
             first = time_call(peer.run)
-            calls = max(1, min(15, int(0.2 / first)))
+            calls = max(1, min(200, int(0.2 / first)))
             seconds += [time_call(peer.run) for _ in range(calls)]
     head = (problem.shape, problem.dtype_name, direction, threads)
     return [

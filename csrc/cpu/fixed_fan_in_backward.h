@@ -60,6 +60,14 @@ void close_chunk(const Layer& layer, const BackwardTask& task, const Chunk<T>& c
   }
 }
 
+// Whether the gradient of the weights is written past the caches: one that does not stay in them, and lies where four
+// values of it are written at a time.
+bool streams_sums(const Layer& layer, const BackwardTask& task) {
+  const int64_t step = 4 * size_of(layer.value);
+  return layer.out_features * layer.fan_in * size_of(layer.value) >= kStreamedBytes && task.weights_sums == task.grad_weights &&
+      layer.fan_in % 4 == 0 && reinterpret_cast<uintptr_t>(task.grad_weights) % step == 0;
+}
+
 // Adds what one tile contributes to the gradients of a block of outputs, the chunk's from `o` on.
 template <typename T>
 void add_block(
@@ -68,21 +76,28 @@ void add_block(
   const int64_t begin = o * layer.fan_in;
   const int64_t offset = tile.place * layer.in_features;
   const bool starts = task.starts && &tile == task.first_tile;
-  T grads[kBlock * kMaxWidth];
+  T grads[kGradBlock * kMaxWidth];
   load_block(
       layer.value, tile, advance(task.grad_output, (chunk.first + o) * size_of(layer.value)), layer.out_features, outputs,
       grads);
   if (task.grad_bias != nullptr) {
     loops.bias(grads, outputs, starts, chunk.bias_sums + o);
   }
-  if (task.partial != nullptr) {
-    loops.features(
-        grads, chunk.weights + begin, chunk.locations + begin, layer.fan_in, outputs, static_cast<T*>(task.partial) + offset);
+  const T* weights = chunk.weights + begin;
+  const uint32_t* locations = chunk.locations + begin;
+  const T* features = task.packed == nullptr ? nullptr : static_cast<const T*>(task.packed) + offset;
+  T* partial = task.partial == nullptr ? nullptr : static_cast<T*>(task.partial) + offset;
+  T* sums = task.grad_weights == nullptr ? nullptr : chunk.weights_sums + begin;
+  if (loops.gradients_of_row != nullptr) {
+    loops.gradients_of_row(
+        features, grads, weights, locations, layer.fan_in, outputs, starts, starts && streams_sums(layer, task), partial, sums);
+    return;
   }
-  if (task.grad_weights != nullptr) {
-    loops.weights(
-        static_cast<const T*>(task.packed) + offset, grads, chunk.locations + begin, layer.fan_in, outputs, starts,
-        chunk.weights_sums + begin);
+  if (partial != nullptr) {
+    loops.features(grads, weights, locations, layer.fan_in, outputs, partial);
+  }
+  if (sums != nullptr) {
+    loops.weights(features, grads, locations, layer.fan_in, outputs, starts, sums);
   }
 }
 
@@ -90,8 +105,8 @@ void add_block(
 // before they are used.
 template <typename T>
 bool add_tile(const Layer& layer, const BackwardTask& task, const Tile& tile, const Chunk<T>& chunk) {
-  for (int64_t o = 0; o < chunk.outputs; o += kBlock) {
-    const int64_t outputs = smaller(kBlock, chunk.outputs - o);
+  for (int64_t o = 0; o < chunk.outputs; o += kGradBlock) {
+    const int64_t outputs = smaller(kGradBlock, chunk.outputs - o);
     const int64_t begin = (chunk.first + o) * layer.fan_in;
     if (!layer.checked && &tile == task.first_tile && !locations_valid(layer, begin, begin + outputs * layer.fan_in)) {
       return false;
@@ -119,6 +134,7 @@ bool backward(const Layer& layer, const BackwardTask& task, void* scratch) {
     }
     close_chunk(layer, task, chunk);
   }
+  finish_streaming();
   return true;
 }
 

@@ -20,11 +20,14 @@ struct Loops {
       const void* tile, const void* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
       bool prefetches, T* block);
   void (*pack_halves)(const T* block, int64_t columns, void* rows);
-  void (*features)(
+  void (*features)(  // these two, or the third: for a tile that is a single row
       const T* grads, const T* weights, const uint32_t* locations, int64_t fan_in, int64_t outputs, T* partial);
   void (*weights)(
       const T* tile, const T* grads, const uint32_t* locations, int64_t fan_in, int64_t outputs, bool starts,
       T* grad_weights);
+  void (*gradients_of_row)(
+      const T* row, const T* grads, const T* weights, const uint32_t* locations, int64_t fan_in, int64_t outputs,
+      bool starts, bool streaming, T* partial, T* grad_weights);
   void (*bias)(const T* grads, int64_t outputs, bool starts, T* sums);
 };
 
@@ -38,6 +41,7 @@ constexpr Loops<T> make_loops() {
       nullptr,
       features_loop<T, width>,
       weights_loop<T, width>,
+      nullptr,
       bias_loop<T, width>};
   if constexpr (width >= kHalfRowWidth && std::is_same_v<T, float>) {
     loops.forward[2] = forward_loop<T, HalfRows<width>, uint32_t>;
@@ -54,8 +58,9 @@ constexpr Loops<T> make_row_loops() {
       transpose_loop<T, 1>,
       {dot_loop<T, uint32_t>, dot_loop<T, uint16_t>},
       nullptr,
-      features_row_loop<T>,
-      weights_row_loop<T>,
+      nullptr,
+      nullptr,
+      gradients_of_row<T>,
       bias_row_loop<T>};
 }
 
@@ -89,13 +94,11 @@ void load_block(Value value, const Tile& tile, const void* matrix, int64_t strid
   const void* source = advance(matrix, tile.first * stride * size_of(value));
   const T* rows = static_cast<const T*>(source);
   int64_t rows_stride = stride;
-  T wide[kMaxWidth * kBlock];
+  T wide[kMaxWidth * kGradBlock];
   if (is_narrow(value)) {
-    for (int64_t r = 0; r < tile.rows; ++r) {
-      widen(value, advance(source, r * stride * size_of(value)), columns, wide + r * kBlock);
-    }
+    widen(value, source, stride, tile.rows, columns, wide, kGradBlock);
     rows = wide;
-    rows_stride = kBlock;
+    rows_stride = kGradBlock;
   }
   find_loops<T>(tile).transpose(rows, rows_stride, tile.width, tile.rows, columns, false, block, tile.width, false);
 }
@@ -117,9 +120,7 @@ void store_block(
   }
   T wide[kMaxWidth * kBlock];
   transpose(block, tile.width, columns, columns, tile.rows, true, wide, kBlock, false);
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    narrow(value, wide + r * kBlock, columns, advance(target, r * stride * size_of(value)), streaming);
-  }
+  narrow(value, wide, kBlock, tile.rows, columns, target, stride, streaming);
 }
 
 template <typename T>

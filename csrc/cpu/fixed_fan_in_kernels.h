@@ -24,6 +24,8 @@ struct Tile {
 };
 
 constexpr int64_t kBlock = 64;  // outputs that are computed before they are written
+constexpr int64_t kGradBlock = 128;  // outputs whose gradient is read before it is used
+constexpr int64_t kStreamedBytes = 4 << 20;  // results of this size are written past the caches
 constexpr int64_t kMaxWidth = 32;  // of a tile of floats
 constexpr int64_t kMaxDoubleWidth = 16;
 

@@ -2,11 +2,10 @@
 
 #include "fixed_fan_in_launch.h"
 
+#include "steps.h"
+
 #include <algorithm>
 #include <atomic>
-#include <functional>
-#include <memory>
-#include <thread>
 
 namespace torch_sparse_ops {
 namespace {
@@ -19,13 +18,9 @@ constexpr int64_t kCheckedLocations = 1 << 15;          // checked by one task
 constexpr int64_t kForwardConnections = 16384;          // of a chunk: they stay in the L2 cache
 constexpr int64_t kTasks = 32;                          // tasks wanted, to occupy many threads
 constexpr int64_t kParts = 16;                          // the same where each costs a copy
-constexpr int64_t kTurns = 2000;                        // of waiting for a task, before the core is offered to others
-constexpr int64_t kThreadOperations = 1 << 17;          // vector operations that take about 50 microseconds
+constexpr int64_t kGroupOperations = 1 << 14;           // that make the steps of a group of tiles worth their start
 constexpr int64_t kLanes = 16;                          // values in a vector, where operations are estimated
-constexpr int64_t kStreamedBytes = 4 << 20;             // results of this size are written past the caches
 constexpr int64_t kExtraBytes = int64_t{64} << 20;      // bound on what backward takes beside its results
-
-int64_t divide_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 
 // ---------------------------------------------------------------- cutting the work
 
@@ -119,57 +114,7 @@ int64_t count_copies(const Launch& launch) {
   return largest_power(std::min({wanted, affordable, blocks, kExtraBytes / (launch.tile_bytes() + 1) - 1}));
 }
 
-// ---------------------------------------------------------------- threads
-
-// `count` tasks, each of so many vector operations. Which thread runs a task has no influence on the result.
-struct Step {
-  int64_t count;
-  int64_t operations;
-  std::function<void(int64_t task, void* scratch)> run;
-};
-
-// What threads know of a step: the next task to take, and how many are done.
-struct Progress {
-  std::atomic<int64_t> next{0};
-  std::atomic<int64_t> done{0};
-};
-
-// Threads take the next task when they are done with one, so that a thread that is held up by other work on the machine
-// does not hold up the rest. A task that is taken is being run: the others wait for it, which is not long.
-void run_step(const Step& step, Progress& progress, void* scratch) {
-  for (int64_t t = progress.next++; t < step.count; t = progress.next++) {
-    step.run(t, scratch);
-    progress.done.fetch_add(1, std::memory_order_release);
-  }
-  for (int64_t turn = 0; progress.done.load(std::memory_order_acquire) < step.count; ++turn) {
-    if (turn >= kTurns) {
-      std::this_thread::yield();
-    }
-  }
-}
-
-// Runs the steps one after the other, on threads that are woken once. Little work is not worth waking a thread.
-void run_steps(const Threads& threads, int64_t scratch_bytes, const std::vector<Step>& steps) {
-  std::vector<Progress> progress(steps.size());
-  auto work = [&] {
-    const std::unique_ptr<double[]> scratch(new double[divide_up(scratch_bytes, sizeof(double))]);
-    for (size_t s = 0; s < steps.size(); ++s) {
-      run_step(steps[s], progress[s], scratch.get());
-    }
-  };
-  int64_t operations = 0;
-  int64_t most = 0;
-  for (const Step& step : steps) {
-    operations += step.count * step.operations;
-    most = std::max(most, step.count);
-  }
-  const int64_t count = std::min({operations / kThreadOperations, most, threads.most});
-  if (count <= 1) {
-    work();
-  } else {
-    threads.run(count, [](void* context) { (*static_cast<decltype(work)*>(context))(); }, &work);
-  }
-}
+// ---------------------------------------------------------------- steps
 
 void* advance(void* pointer, int64_t bytes) { return pointer == nullptr ? nullptr : static_cast<char*>(pointer) + bytes; }
 
@@ -196,38 +141,41 @@ Step check_locations(const Launch& launch, std::atomic<bool>& valid) {
           }};
 }
 
-// How the forward pass is cut: chunks of outputs times groups of tiles.
-struct ForwardPlan {
-  int64_t chunk;
-  int64_t chunks;
-  int64_t groups;
-};
-
-ForwardPlan plan_chunks(const Launch& launch) {
-  const Layer& layer = launch.layer;
+// Outputs of a task of the forward pass.
+int64_t choose_chunk(const Layer& layer) {
   const int64_t blocks = divide_up(layer.out_features, kBlock);
   const int64_t fitting = std::max<int64_t>(1, kForwardConnections / (kBlock * layer.fan_in + 1));
-  const int64_t chunk = kBlock * std::clamp<int64_t>(blocks / kTasks, 1, fitting);
-  const int64_t chunks = divide_up(layer.out_features, chunk);
-  const int64_t wanted = divide_up(kTasks, std::max<int64_t>(1, chunks));
+  return kBlock * std::clamp<int64_t>(blocks / kTasks, 1, fitting);
+}
+
+// Groups of tiles that meet the same chunk of outputs, one after the other, in a task of the forward pass: all of them, if
+// there are enough chunks and the tiles stay in the cache together.
+std::vector<Launch> cut_groups(const Launch& launch) {
   const int64_t tiles = count_tiles(launch);
-  return {chunk, chunks, takes_turns(launch) ? tiles : std::min(tiles, wanted)};
+  const int64_t chunks = divide_up(launch.layer.out_features, choose_chunk(launch.layer));
+  const int64_t wanted = std::min(divide_up(kTasks, chunks + 1), 1 + count_operations(launch) / kGroupOperations);
+  const int64_t count = takes_turns(launch) ? tiles : std::min(tiles, wanted);
+  std::vector<Launch> groups;
+  groups.reserve(count);
+  for (int64_t group = 0; group < count; ++group) {
+    const auto first = launch.tiles.begin() + tiles * group / count;
+    const auto last = launch.tiles.begin() + tiles * (group + 1) / count;
+    groups.push_back({launch.kernels, launch.layer, launch.batch, launch.value_bytes, {first, last}});
+  }
+  return groups;
 }
 
 Step compute_results(
-    const Launch& launch, const ForwardPlan& plan, const void* values, const void* bias, void* result,
-    std::atomic<bool>& valid) {
+    const Launch& launch, const void* values, const void* bias, void* result, std::atomic<bool>& valid) {
   const Layer& layer = launch.layer;
-  const int64_t tiles = count_tiles(launch);
+  const int64_t chunk = choose_chunk(layer);
+  const int64_t chunks = divide_up(layer.out_features, chunk);
   const bool streaming = launch.batch * layer.out_features * launch.value_bytes >= kStreamedBytes;
-  const int64_t tasks = plan.chunks * plan.groups;
-  return {tasks, count_operations(launch) / (tasks + 1), [=, &launch, &layer, &valid](int64_t t, void* scratch) {
-            const int64_t first = t % plan.chunks * plan.chunk;
-            const int64_t group = t / plan.chunks;
-            const Tile* begin = launch.tiles.data();
+  return {chunks, count_operations(launch) / (chunks + 1), [=, &launch, &layer, &valid](int64_t t, void* scratch) {
+            const Tile* tiles = launch.tiles.data();
             const ForwardTask task{
-                values, bias, result, begin + tiles * group / plan.groups, begin + tiles * (group + 1) / plan.groups,
-                first, std::min(first + plan.chunk, layer.out_features), streaming};
+                values, bias, result, tiles, tiles + launch.tiles.size(), t * chunk,
+                std::min((t + 1) * chunk, layer.out_features), streaming};
             if (valid && !launch.kernels->forward(layer, task, scratch)) {
               valid.store(false, std::memory_order_relaxed);
             }
@@ -289,19 +237,18 @@ bool run_forward(
   if (launch.batch == 0) {
     return layer.checked || launch.kernels->locations_valid(layer, 0, launch.connections());
   }
-  const ForwardPlan plan = plan_chunks(launch);
   std::atomic<bool> valid{true};
-  Launch checked = launch;
-  std::vector<Step> steps;
-  if (plan.groups > 1 && !layer.checked) {
-    steps.push_back(check_locations(launch, valid));
-    checked.layer.checked = true;
+  const void* values = launch.needs_packing() ? packed : features;
+  const std::vector<Launch> groups = cut_groups(launch);
+  std::vector<Lane> lanes;
+  for (const Launch& group : groups) {
+    lanes.emplace_back();
+    if (launch.needs_packing()) {
+      lanes.back().push_back(pack_features(group, features, packed));
+    }
+    lanes.back().push_back(compute_results(group, values, bias, result, valid));
   }
-  if (launch.needs_packing()) {
-    steps.push_back(pack_features(launch, features, packed));
-  }
-  steps.push_back(compute_results(checked, plan, launch.needs_packing() ? packed : features, bias, result, valid));
-  run_steps(threads, launch.kernels->count_scratch(layer), steps);
+  run_lanes(threads, launch.kernels->count_scratch(layer), lanes);
   return valid;
 }
 
@@ -319,14 +266,14 @@ BackwardPlan plan_memory(const Launch& launch, bool wants_features) {
 
 // The steps of the backward pass for some of all tiles. The same tasks compute all gradients, so that connections and the
 // output's gradient are read once; but where tiles take turns, the gradient of the features is a step of its own.
-std::vector<Step> plan_steps(
+Lane plan_steps(
     const Launch& launch, const Launch& checked, int64_t copies, const BackwardTask& task, std::atomic<bool>& valid) {
   const int64_t tiles = count_tiles(launch);
   const int64_t parts = largest_power(std::min(kTasks, divide_up(launch.layer.out_features, kBlock)));
   if (!takes_turns(launch)) {
     return {add_products(launch, task, copies > 0 ? copies : parts, 1, valid)};
   }
-  std::vector<Step> steps;
+  Lane steps;
   if (!launch.layer.checked) {
     steps.push_back(check_locations(launch, valid));
   }
@@ -367,14 +314,14 @@ bool run_backward(
     checked.layer.checked = true;
     task.starts = t == 0;
     task.ends = t + plan.group_tiles >= tiles;
-    std::vector<Step> steps = plan_steps(group, checked, plan.copies, task, valid);
+    Lane steps = plan_steps(group, checked, plan.copies, task, valid);
     if (launch.needs_packing() && gradients.weights != nullptr) {
       steps.insert(steps.begin(), pack_features(group, features, packed));
     }
     if (plan.copies > 0) {
       steps.push_back(sum_partials(group, partials, plan.copies, gradients.features));
     }
-    run_steps(threads, launch.kernels->count_scratch(launch.layer), steps);
+    run_lanes(threads, launch.kernels->count_scratch(launch.layer), {steps});
   }
   return valid;
 }

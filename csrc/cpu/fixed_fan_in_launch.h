@@ -5,17 +5,12 @@
 
 #include "capability.h"
 #include "fixed_fan_in_kernels.h"
+#include "steps.h"
 
 #include <cstdint>
 #include <vector>
 
 namespace torch_sparse_ops {
-
-// Calls work(context) on `count` threads at once, of which the caller may be one, and returns when all have returned.
-struct Threads {
-  int64_t most;
-  void (*run)(int64_t count, void (*work)(void*), void* context);
-};
 
 // A layer for a batch. `tiles` cover the batch.
 struct Launch {
@@ -26,7 +21,7 @@ struct Launch {
   std::vector<Tile> tiles;
 
   int64_t connections() const { return layer.out_features * layer.fan_in; }
-  int64_t padded_batch() const { return tiles.back().place + tiles.back().width; }
+  int64_t padded_batch() const { return tiles.back().place + tiles.back().width - tiles[0].place; }
   int64_t packed_bytes() const { return padded_batch() * layer.in_features * value_bytes; }
   int64_t tile_bytes() const { return tiles[0].width * layer.in_features * value_bytes; }  // of the widest
   bool is_narrow() const { return layer.value == Value::float16 || layer.value == Value::bfloat16; }

@@ -231,53 +231,68 @@ void bias_loop(const T* grads, int64_t outputs, bool starts, T* sums) {
   }
 }
 
-// The same for a tile that is a single row of features.
-template <typename T>
-void features_row_loop(
-    const T* grads, const T* weights, const uint32_t* locations, int64_t fan_in, int64_t outputs, T* partial) {
+// Both for a tile that is a single row of features, those of the two that are wanted. Together they read a location once.
+template <typename T, bool features, bool weights, bool streaming>
+void gradients_row_loop(
+    const T* row, const T* grads, const T* weights_of, const uint32_t* locations, int64_t fan_in, int64_t outputs,
+    bool starts, T* partial, T* grad_weights) {
   for (int64_t o = 0; o < outputs; ++o) {
+    const T* w = weights_of + o * fan_in;
+    const uint32_t* to = locations + o * fan_in;
+    T* sums = grad_weights + o * fan_in;
     const T grad = grads[o];
     if (grad == T{0}) {
+      if (weights && starts) {
+        __builtin_memset(sums, 0, fan_in * sizeof(T));
+      }
       continue;
     }
-    const T* w = weights + o * fan_in;
-    const uint32_t* to = locations + o * fan_in;
     prefetch_connections(w, to, fan_in);
     int64_t k = 0;
     for (; k + 4 <= fan_in; k += 4) {
-      const Vector<T, 4> spread = grad * load<4>(w + k);
-      UNROLL
-      for (int64_t j = 0; j < 4; ++j) {
-        partial[to[k + j]] += spread[j];
+      const Locations<uint32_t, 4> here(to + k);
+      const uint64_t places[] = {
+          here.template location<0>(), here.template location<1>(), here.template location<2>(),
+          here.template location<3>()};
+      if constexpr (weights) {
+        const Vector<T, 4> products = grad * Vector<T, 4>{row[places[0]], row[places[1]], row[places[2]], row[places[3]]};
+        if constexpr (streaming) {
+          stream<4>(sums + k, products);
+        } else {
+          store<4>(sums + k, starts ? products : load<4>(sums + k) + products);
+        }
+      }
+      if constexpr (features) {
+        const Vector<T, 4> products = grad * load<4>(w + k);
+        UNROLL
+        for (int64_t j = 0; j < 4; ++j) {
+          partial[places[j]] += products[j];
+        }
       }
     }
     for (; k < fan_in; ++k) {
-      partial[to[k]] += grad * w[k];
+      if constexpr (weights) {
+        sums[k] = (starts ? T{0} : sums[k]) + grad * row[to[k]];
+      }
+      if constexpr (features) {
+        partial[to[k]] += grad * w[k];
+      }
     }
   }
 }
 
+// Null pointers are not wanted. `streaming` asks for stores past the caches; it goes with `starts`, and the gradient must
+// then be aligned to a vector of four, also that of every output.
 template <typename T>
-void weights_row_loop(
-    const T* row, const T* grads, const uint32_t* locations, int64_t fan_in, int64_t outputs, bool starts,
-    T* grad_weights) {
-  for (int64_t o = 0; o < outputs; ++o) {
-    const uint32_t* from = locations + o * fan_in;
-    T* sums = grad_weights + o * fan_in;
-    const T grad = grads[o];
-    if (grad == T{0}) {
-      __builtin_memset(sums, 0, starts ? fan_in * sizeof(T) : 0);
-      continue;
-    }
-    int64_t k = 0;
-    for (; k + 4 <= fan_in; k += 4) {
-      const Vector<T, 4> values = {row[from[k]], row[from[k + 1]], row[from[k + 2]], row[from[k + 3]]};
-      store<4>(sums + k, starts ? grad * values : load<4>(sums + k) + grad * values);
-    }
-    for (; k < fan_in; ++k) {
-      sums[k] = (starts ? T{0} : sums[k]) + grad * row[from[k]];
-    }
-  }
+void gradients_of_row(
+    const T* row, const T* grads, const T* weights, const uint32_t* locations, int64_t fan_in, int64_t outputs, bool starts,
+    bool streaming, T* partial, T* grad_weights) {
+  const auto loop = partial == nullptr ? (streaming ? gradients_row_loop<T, false, true, true>
+                                                    : gradients_row_loop<T, false, true, false>)
+      : grad_weights == nullptr        ? gradients_row_loop<T, true, false, false>
+      : streaming                      ? gradients_row_loop<T, true, true, true>
+                                       : gradients_row_loop<T, true, true, false>;
+  loop(row, grads, weights, locations, fan_in, outputs, starts, partial, grad_weights);
 }
 
 template <typename T>

@@ -20,7 +20,7 @@ ALWAYS_INLINE Number smaller(Number a, Number b) {
 // ---------------------------------------------------------------- widening and narrowing
 
 template <typename Format>
-void widen_loop(const uint16_t* source, int64_t count, float* target) {
+ALWAYS_INLINE void widen_row(const uint16_t* source, int64_t count, float* target) {
   constexpr int64_t lanes = kLanes<float>;
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
@@ -36,7 +36,7 @@ void widen_loop(const uint16_t* source, int64_t count, float* target) {
 }
 
 template <typename Format, bool streaming>
-void narrow_loop(const float* source, int64_t count, uint16_t* target) {
+ALWAYS_INLINE void narrow_row(const float* source, int64_t count, uint16_t* target) {
   constexpr int64_t lanes = kLanes<float>;
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
@@ -56,6 +56,23 @@ void narrow_loop(const float* source, int64_t count, uint16_t* target) {
   }
 }
 
+// Rows of a matrix: short ones would spend their time on calls.
+template <typename Format>
+void widen_loop(
+    const uint16_t* source, int64_t source_stride, int64_t rows, int64_t columns, float* target, int64_t target_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    widen_row<Format>(source + r * source_stride, columns, target + r * target_stride);
+  }
+}
+
+template <typename Format, bool streaming>
+void narrow_loop(
+    const float* source, int64_t source_stride, int64_t rows, int64_t columns, uint16_t* target, int64_t target_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    narrow_row<Format, streaming>(source + r * source_stride, columns, target + r * target_stride);
+  }
+}
+
 constexpr int64_t size_of(Value value) { return value == Value::float64 ? 8 : value == Value::float32 ? 4 : 2; }
 constexpr int64_t size_of(Index index) { return index == Index::int64 ? 8 : index == Index::int32 ? 4 : 2; }
 constexpr bool is_narrow(Value value) { return size_of(value) == 2; }
@@ -63,20 +80,24 @@ constexpr bool is_narrow(Value value) { return size_of(value) == 2; }
 ALWAYS_INLINE const void* advance(const void* pointer, int64_t bytes) { return static_cast<const char*>(pointer) + bytes; }
 ALWAYS_INLINE void* advance(void* pointer, int64_t bytes) { return static_cast<char*>(pointer) + bytes; }
 
-void widen(Value value, const void* source, int64_t count, float* target) {
+void widen(
+    Value value, const void* source, int64_t source_stride, int64_t rows, int64_t columns, float* target,
+    int64_t target_stride) {
   const auto loop = value == Value::bfloat16 ? widen_loop<Bfloat16> : widen_loop<Float16>;
-  loop(static_cast<const uint16_t*>(source), count, target);
+  loop(static_cast<const uint16_t*>(source), source_stride, rows, columns, target, target_stride);
 }
 
-// `streaming` asks for stores past the caches; the target must then be aligned to a register.
-void narrow(Value value, const float* source, int64_t count, void* target, bool streaming) {
+// `streaming` asks for stores past the caches; the target's rows must then be aligned to a register.
+void narrow(
+    Value value, const float* source, int64_t source_stride, int64_t rows, int64_t columns, void* target,
+    int64_t target_stride, bool streaming) {
   const auto loop = value == Value::bfloat16 ? (streaming ? narrow_loop<Bfloat16, true> : narrow_loop<Bfloat16, false>)
                                              : (streaming ? narrow_loop<Float16, true> : narrow_loop<Float16, false>);
-  loop(source, count, static_cast<uint16_t*>(target));
+  loop(source, source_stride, rows, columns, static_cast<uint16_t*>(target), target_stride);
 }
 
-void widen(Value, const void*, int64_t, double*) {}
-void narrow(Value, const double*, int64_t, void*, bool) {}
+void widen(Value, const void*, int64_t, int64_t, int64_t, double*, int64_t) {}
+void narrow(Value, const double*, int64_t, int64_t, int64_t, void*, int64_t, bool) {}
 
 // The values from `first` on of an array, as they lie there or widened into `scratch`.
 template <typename T>
@@ -85,7 +106,7 @@ const T* read_values(Value value, const void* values, int64_t first, int64_t cou
   if (!is_narrow(value)) {
     return static_cast<const T*>(source);
   }
-  widen(value, source, count, scratch);
+  widen(value, source, count, 1, count, scratch, count);
   return scratch;
 }
 
@@ -93,7 +114,7 @@ template <typename T>
 void write_values(Value value, const T* sums, int64_t first, int64_t count, void* target) {
   void* to = advance(target, first * size_of(value));
   if (is_narrow(value)) {
-    narrow(value, sums, count, to, false);
+    narrow(value, sums, count, 1, count, to, count, false);
   } else if (to != sums) {
     __builtin_memcpy(to, sums, count * sizeof(T));
   }
