@@ -88,9 +88,14 @@ void add_block(
   const T* features = task.packed == nullptr ? nullptr : static_cast<const T*>(task.packed) + offset;
   T* partial = task.partial == nullptr ? nullptr : static_cast<T*>(task.partial) + offset;
   T* sums = task.grad_weights == nullptr ? nullptr : chunk.weights_sums + begin;
-  if (loops.gradients_of_row != nullptr) {
-    loops.gradients_of_row(
-        features, grads, weights, locations, layer.fan_in, outputs, starts, starts && streams_sums(layer, task), partial, sums);
+  if (tile.width == 1) {
+    const bool together = partial != nullptr && sums != nullptr && starts && streams_sums(layer, task);
+    const bool wanted[] = {partial != nullptr && !together, sums != nullptr && !together, together};
+    for (int i = 0; i < 3; ++i) {
+      if (wanted[i]) {
+        loops.gradients[i](features, grads, weights, locations, layer.fan_in, outputs, starts, partial, sums);
+      }
+    }
     return;
   }
   if (partial != nullptr) {
@@ -105,8 +110,9 @@ void add_block(
 // before they are used.
 template <typename T>
 bool add_tile(const Layer& layer, const BackwardTask& task, const Tile& tile, const Chunk<T>& chunk) {
-  for (int64_t o = 0; o < chunk.outputs; o += kGradBlock) {
-    const int64_t outputs = smaller(kGradBlock, chunk.outputs - o);
+  const int64_t most = tile.width == 1 ? kBlock : kGradBlock;  // connections of a block are read again soon
+  for (int64_t o = 0; o < chunk.outputs; o += most) {
+    const int64_t outputs = smaller(most, chunk.outputs - o);
     const int64_t begin = (chunk.first + o) * layer.fan_in;
     if (!layer.checked && &tile == task.first_tile && !locations_valid(layer, begin, begin + outputs * layer.fan_in)) {
       return false;

@@ -20,14 +20,15 @@ struct Loops {
       const void* tile, const void* weights, const void* locations, const T* bias, int64_t fan_in, int64_t outputs,
       bool prefetches, T* block);
   void (*pack_halves)(const T* block, int64_t columns, void* rows);
-  void (*features)(  // these two, or the third: for a tile that is a single row
+  void (*features)(
       const T* grads, const T* weights, const uint32_t* locations, int64_t fan_in, int64_t outputs, T* partial);
   void (*weights)(
       const T* tile, const T* grads, const uint32_t* locations, int64_t fan_in, int64_t outputs, bool starts,
       T* grad_weights);
-  void (*gradients_of_row)(
+  // For a tile that is a single row, instead of the two before: of features, of weights, of both at the start of the sums.
+  void (*gradients[3])(
       const T* row, const T* grads, const T* weights, const uint32_t* locations, int64_t fan_in, int64_t outputs,
-      bool starts, bool streaming, T* partial, T* grad_weights);
+      bool starts, T* partial, T* grad_weights);
   void (*bias)(const T* grads, int64_t outputs, bool starts, T* sums);
 };
 
@@ -41,7 +42,7 @@ constexpr Loops<T> make_loops() {
       nullptr,
       features_loop<T, width>,
       weights_loop<T, width>,
-      nullptr,
+      {},
       bias_loop<T, width>};
   if constexpr (width >= kHalfRowWidth && std::is_same_v<T, float>) {
     loops.forward[2] = forward_loop<T, HalfRows<width>, uint32_t>;
@@ -60,7 +61,7 @@ constexpr Loops<T> make_row_loops() {
       nullptr,
       nullptr,
       nullptr,
-      gradients_of_row<T>,
+      {gradients_row_loop<T, true, false>, gradients_row_loop<T, false, true>, gradients_row_loop<T, true, true>},
       bias_row_loop<T>};
 }
 

@@ -231,8 +231,9 @@ void bias_loop(const T* grads, int64_t outputs, bool starts, T* sums) {
   }
 }
 
-// Both for a tile that is a single row of features, those of the two that are wanted. Together they read a location once.
-template <typename T, bool features, bool weights, bool streaming>
+// Gradients for a tile that is a single row of features, of those two that are asked for. Both at once read a location once;
+// the gradient of the weights is then written past the caches, to where it is aligned to a vector of four for every output.
+template <typename T, bool features, bool weights>
 void gradients_row_loop(
     const T* row, const T* grads, const T* weights_of, const uint32_t* locations, int64_t fan_in, int64_t outputs,
     bool starts, T* partial, T* grad_weights) {
@@ -242,9 +243,7 @@ void gradients_row_loop(
     T* sums = grad_weights + o * fan_in;
     const T grad = grads[o];
     if (grad == T{0}) {
-      if (weights && starts) {
-        __builtin_memset(sums, 0, fan_in * sizeof(T));
-      }
+      __builtin_memset(sums, 0, weights && starts ? fan_in * sizeof(T) : 0);
       continue;
     }
     prefetch_connections(w, to, fan_in);
@@ -256,7 +255,7 @@ void gradients_row_loop(
           here.template location<3>()};
       if constexpr (weights) {
         const Vector<T, 4> products = grad * Vector<T, 4>{row[places[0]], row[places[1]], row[places[2]], row[places[3]]};
-        if constexpr (streaming) {
+        if constexpr (features) {
           stream<4>(sums + k, products);
         } else {
           store<4>(sums + k, starts ? products : load<4>(sums + k) + products);
@@ -279,20 +278,6 @@ void gradients_row_loop(
       }
     }
   }
-}
-
-// Null pointers are not wanted. `streaming` asks for stores past the caches; it goes with `starts`, and the gradient must
-// then be aligned to a vector of four, also that of every output.
-template <typename T>
-void gradients_of_row(
-    const T* row, const T* grads, const T* weights, const uint32_t* locations, int64_t fan_in, int64_t outputs, bool starts,
-    bool streaming, T* partial, T* grad_weights) {
-  const auto loop = partial == nullptr ? (streaming ? gradients_row_loop<T, false, true, true>
-                                                    : gradients_row_loop<T, false, true, false>)
-      : grad_weights == nullptr        ? gradients_row_loop<T, true, false, false>
-      : streaming                      ? gradients_row_loop<T, true, true, true>
-                                       : gradients_row_loop<T, true, true, false>;
-  loop(row, grads, weights, locations, fan_in, outputs, starts, partial, grad_weights);
 }
 
 template <typename T>

@@ -296,7 +296,8 @@ int main() {
   const int64_t sizes[][4] = {  // batch, in_features, out_features, fan_in
       {1, 50, 300, 20},  {1, 9, 5, 3},     {3, 50, 70, 17},   {7, 40, 65, 16},   {13, 600, 130, 33},
       {30, 33, 200, 5},  {33, 70, 64, 64}, {70, 520, 129, 9}, {200, 40, 500, 40}, {36, 12, 30000, 3},
-      {40, 2100, 6000, 15}, {20, 17000, 70, 5}};  // tiles that take turns, and tiles beyond the cache
+      {40, 2100, 6000, 15}, {20, 17000, 70, 5},  // tiles that take turns, and tiles beyond the cache
+      {1, 50, 40000, 28}};                       // gradients that are written past the caches
   for (int64_t capability = 0; capability <= static_cast<int64_t>(cpu_capability()); ++capability) {
     for (Value value : {Value::float32, Value::float64, Value::float16, Value::bfloat16}) {
       for (Index index : {Index::int16, Index::uint16, Index::int32, Index::int64}) {
