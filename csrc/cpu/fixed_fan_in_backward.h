@@ -60,6 +60,21 @@ void close_chunk(const Layer& layer, const BackwardTask& task, const Chunk<T>& c
   }
 }
 
+// Asks for one slice of several of what the next block of the tile is going to read, which begins with output `next`: a few
+// pieces of many rows, which the hardware does not foresee. All of them at once would fill its queue and hold up the rest.
+// GCC takes a call of a function that does nothing else for needless.
+ALWAYS_INLINE void prefetch_rows(
+    const Layer& layer, const BackwardTask& task, const Tile& tile, int64_t next, int64_t slice, int64_t slices) {
+  const int64_t stride = layer.out_features * size_of(layer.value);
+  const int64_t bytes = smaller(layer.out_features - next, kGradBlock) * size_of(layer.value);
+  const char* source = static_cast<const char*>(task.grad_output) + tile.first * stride + next * size_of(layer.value);
+  for (int64_t r = slice; r < tile.rows; r += slices) {
+    for (int64_t i = 0; i < bytes; i += 64) {
+      __builtin_prefetch(source + r * stride + i);
+    }
+  }
+}
+
 // Whether the gradient of the weights is written past the caches: one that does not stay in them, and lies where four
 // values of it are written at a time.
 bool streams_sums(const Layer& layer, const BackwardTask& task) {
@@ -98,8 +113,18 @@ void add_block(
     }
     return;
   }
-  if (partial != nullptr) {
-    loops.features(grads, weights, locations, layer.fan_in, outputs, partial);
+  const int64_t slices = task.prefetches ? tile.width / 2 : 1;
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    if (task.prefetches) {
+      prefetch_rows(layer, task, tile, chunk.first + o + outputs, slice, slices);
+    }
+    const int64_t first = outputs * slice / slices;
+    const int64_t last = outputs * (slice + 1) / slices;
+    if (partial != nullptr) {
+      loops.features(
+          grads + first * tile.width, weights + first * layer.fan_in, locations + first * layer.fan_in, layer.fan_in,
+          last - first, partial);
+    }
   }
   if (sums != nullptr) {
     loops.weights(features, grads, locations, layer.fan_in, outputs, starts, sums);

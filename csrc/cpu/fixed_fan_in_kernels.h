@@ -25,7 +25,7 @@ struct Tile {
 
 constexpr int64_t kBlock = 64;  // outputs that are computed before they are written
 constexpr int64_t kGradBlock = 128;  // outputs whose gradient is read before it is used
-constexpr int64_t kStreamedBytes = 4 << 20;  // results of this size are written past the caches
+constexpr int64_t kStreamedBytes = 4 << 20;  // matrices of this size are read from memory, and written past the caches
 constexpr int64_t kMaxWidth = 32;  // of a tile of floats
 constexpr int64_t kMaxDoubleWidth = 16;
 
@@ -69,6 +69,7 @@ struct BackwardTask {
   int64_t last;
   bool starts;
   bool ends;
+  bool prefetches;  // grad_output, which then comes from memory
 };
 
 struct FixedFanInKernels {

@@ -302,6 +302,7 @@ bool run_backward(
   task.grad_bias = gradients.bias;
   task.weights_sums = gradients.weights;
   task.bias_sums = gradients.bias;
+  task.prefetches = launch.batch * launch.layer.out_features * launch.value_bytes >= kStreamedBytes;
   if (launch.is_narrow()) {
     task.weights_sums = plan.sums_bytes > 0 ? sums : nullptr;
     task.bias_sums = plan.sums_bytes > 0 ? static_cast<float*>(sums) + launch.connections() : nullptr;
