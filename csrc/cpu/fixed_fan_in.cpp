@@ -9,16 +9,17 @@
 //
 // Threads. Work is cut by the shape alone, never by the number of threads, and every partial sum has one owner; partial
 // sums are added in a fixed order. So results carry the same bits for any number of threads, and there are no atomics.
-//   forward    (chunk of outputs) x (some tiles); consecutive tiles meet the same chunk, whose weights stay in the cache
+//   forward    groups of tiles, each packed and then met by chunks of outputs; consecutive tiles of a group meet the same
+//              chunk, whose weights stay in the cache, and threads begin with groups of their own, which they have packed
 //   backward   parts of the outputs, each over all tiles in order, with its own copy of the gradient of the features
 //   then       the copies are added in order, while the sum is brought back to batch-major
-// Tiles of which two do not fit the L2 cache take turns: each is a task of its own, and the gradient of the features, which
+// Tiles of which two do not fit the L2 cache take turns: each is a group of its own, and the gradient of the features, which
 // then needs fewer copies, a step of its own. All steps of a call run on threads that are woken once. Copies may take
 // 64 MiB; beyond it the batch is worked off in groups of tiles.
 //
-// Locations are checked by the task that is about to use them, while it brings them into the cache, or in a step before if
-// several tasks use them: that costs little, no access depends on an earlier call, and nothing may throw inside a parallel
-// region, so tasks return what they found.
+// Locations are checked by the task that is about to use them, while it brings them into the cache, or in a step before
+// where two steps of the backward pass use them: that costs little, no access depends on an earlier call, and nothing may
+// throw inside a parallel region, so tasks return what they found.
 //
 // The kernels, which know neither threads nor tensors, stand in fixed_fan_in_kernels.cpp; how the work is cut and spread
 // over threads in fixed_fan_in_launch.cpp. Here follow the host functions and the registration.

@@ -9,8 +9,8 @@
 namespace torch_sparse_ops {
 namespace {
 
-constexpr int64_t kChunkConnections = 24576;  // connections that meet all tiles in turn: they stay in the L2 cache
-constexpr int64_t kChunkOutputs = 16 * kBlock;
+constexpr int64_t kChunkConnections = 40960;  // connections that meet all tiles in turn: they stay in the L2 cache
+constexpr int64_t kChunkOutputs = 32 * kBlock;
 
 int64_t chunk_outputs(const Layer& layer) {
   const int64_t outputs = kChunkConnections / (layer.fan_in + 1);
