@@ -163,7 +163,7 @@ def main() -> None:
     options = parser.parse_args()
     size = Size(options.in_features, options.out_features, options.fan_in, options.batch)
     print(f"{size}, float32, locations {options.location_dtype}, {options.threads} threads")
-    print("megabytes; seconds of a step")
+    print("megabytes, the rest with the locations; seconds of a step")
     titles = (*Measured._fields[1:6], "rest", "seconds", "of CPU")
     print(f"{'way':10}" + "".join(f"{title:>12}" for title in titles))
     for way in options.ways:

@@ -33,6 +33,15 @@ def test_connections_are_distinct_sorted_and_in_range(fan_in: int) -> None:
     assert bool(((locations >= 0) & (locations < 40)).all())
 
 
+@pytest.mark.parametrize("fan_in", [7, 39])
+def test_connections_of_all_parts_are_drawn(fan_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_sparse_ops.nn.DRAWN_AT_A_TIME", 3 * fan_in)
+    locations = draw_locations(40, 100, fan_in, generator=seeded())  # the last part has one row
+    assert bool((locations[:, 1:] > locations[:, :-1]).all())
+    assert bool(((locations >= 0) & (locations < 40)).all())
+    assert not torch.equal(locations[:3], locations[3:6])
+
+
 @pytest.mark.parametrize("fan_in", [1, 2, 3, 4])
 def test_all_subsets_are_equally_likely(fan_in: int) -> None:
     draws = 20_000

@@ -21,8 +21,8 @@
 // where two steps of the backward pass use them: that costs little, no access depends on an earlier call, and nothing may
 // throw inside a parallel region, so tasks return what they found.
 //
-// The kernels, which know neither threads nor tensors, stand in fixed_fan_in_kernels.cpp; how the work is cut and spread
-// over threads in fixed_fan_in_launch.cpp. Here follow the host functions and the registration.
+// The kernels, which know neither threads nor tensors, stand in fixed_fan_in_kernels.cpp; how the work is cut in
+// fixed_fan_in_launch.cpp, how it is spread over threads in steps.h. Here follow the host functions and the registration.
 
 #include "../fixed_fan_in.h"
 #include "../settings.h"

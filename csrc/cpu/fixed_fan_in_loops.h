@@ -240,10 +240,12 @@ void gradients_row_loop(
   for (int64_t o = 0; o < outputs; ++o) {
     const T* w = weights_of + o * fan_in;
     const uint32_t* to = locations + o * fan_in;
-    T* sums = grad_weights + o * fan_in;
+    T* sums = weights ? grad_weights + o * fan_in : nullptr;
     const T grad = grads[o];
     if (grad == T{0}) {
-      __builtin_memset(sums, 0, weights && starts ? fan_in * sizeof(T) : 0);
+      if (weights && starts) {
+        __builtin_memset(sums, 0, fan_in * sizeof(T));
+      }
       continue;
     }
     prefetch_connections(w, to, fan_in);

@@ -1,9 +1,8 @@
 """Losses and predictions of a fixed fan-in layer that never hold its outputs.
 
 A million logits for each row of a batch take more memory than the layer. These functions compute them in
-blocks, forward and backward, and keep one number a row; the result is that of torch's
-function on ``layer(features)``. Each is a function of features, layer and labels, and a module that owns its
-layer:
+blocks, forward and backward, and keep one number a row; the result is that of torch's function on
+``layer(features)``. Each is a function of features, layer and labels, and a module that owns its layer:
 
     loss = LinearCrossEntropyLoss(FixedFanInLinear(512, 2_000_000, 32))
     loss(features, target).backward()
