@@ -106,14 +106,7 @@ ALWAYS_INLINE bool is_zero(const typename Row<T, width>::V* grad) {
   for (int64_t p = 1; p < R::parts; ++p) {
     nonzero |= grad[p] != T{0};
   }
-  constexpr int64_t words = R::lanes * sizeof(T) / sizeof(int64_t);
-  const auto bits = reinterpret_bits<Vector<int64_t, words>>(nonzero);
-  int64_t any = 0;
-  UNROLL
-  for (int64_t i = 0; i < words; ++i) {
-    any |= bits[i];
-  }
-  return any == 0;
+  return !any_lane(nonzero);
 }
 
 // The gradient of one output, in registers.

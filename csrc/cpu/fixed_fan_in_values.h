@@ -132,15 +132,11 @@ bool is_below(const void* locations, int64_t first, int64_t last, uint64_t limit
   for (; i + lanes <= last; i += lanes) {
     bad |= load<lanes>(from + i) > bound;
   }
-  int64_t any = 0;
-  const auto words = reinterpret_bits<Vector<int64_t, kLanes<int64_t>>>(bad);
-  for (int64_t w = 0; w < kLanes<int64_t>; ++w) {
-    any |= words[w];
-  }
+  bool any = any_lane(bad);
   for (; i < last; ++i) {
     any |= from[i] > bound;
   }
-  return any == 0;
+  return !any;
 }
 
 // As unsigned numbers negative ones are large. What the type cannot hold as a positive number is out of range, too.

@@ -101,6 +101,36 @@ ALWAYS_INLINE void finish_streaming() {
 #endif
 }
 
+// Whether any lane of a comparison's result is true.
+template <typename V>
+ALWAYS_INLINE bool any_lane(V truth) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) {
+    const auto bits = reinterpret_bits<__m512i>(truth);
+    return _mm512_test_epi32_mask(bits, bits) != 0;
+  }
+#endif
+#if defined(__AVX__)
+  if constexpr (sizeof(V) == 32) {
+    const auto bits = reinterpret_bits<__m256i>(truth);
+    return _mm256_testz_si256(bits, bits) == 0;
+  }
+#endif
+#if defined(__x86_64__)
+  if constexpr (sizeof(V) == 16) {
+    return _mm_movemask_epi8(reinterpret_bits<__m128i>(truth)) != 0;
+  }
+#endif
+  constexpr int64_t words = sizeof(V) / sizeof(int64_t);
+  const auto bits = reinterpret_bits<Vector<int64_t, words>>(truth);
+  int64_t any = 0;
+  UNROLL
+  for (int64_t i = 0; i < words; ++i) {
+    any |= bits[i];
+  }
+  return any != 0;
+}
+
 // ---------------------------------------------------------------- loops over numbers that the compiler has to know
 
 template <int64_t lanes>
@@ -160,47 +190,51 @@ ALWAYS_INLINE Vector<T, lanes> spread(T scalar) {
 
 // ---------------------------------------------------------------- exchange of lanes between two vectors
 
-// Of two vectors, with lanes taken in groups of `step`: the even groups of both, or the odd groups of both. The groups
-// of `second` come to lie at the odd places.
-template <int64_t step, typename V, int... lane>
-ALWAYS_INLINE V even_groups(V first, V second, std::integer_sequence<int, lane...>) {
+// Of two vectors, one behind the other: every second value, of each group by itself, if `within` groups; or every second
+// group. These are the cheapest of all exchanges between vectors.
+template <typename T, bool within, int odd, typename V, int... lane>
+ALWAYS_INLINE V every_second(V first, V second, std::integer_sequence<int, lane...>) {
   constexpr int lanes = sizeof...(lane);
-  return __builtin_shufflevector(first, second, ((lane & step) ? lanes + lane - int{step} : lane)...);
+  constexpr int size = kGroup<T>;
+  constexpr auto place = [](int i) {
+    const int taken = i % size * 2 + odd;
+    return within ? i / size * size + taken % size + taken / size * lanes : (i / size * 2 + odd) * size + i % size;
+  };
+  return __builtin_shufflevector(first, second, place(lane)...);
 }
 
-template <int64_t step, typename V, int... lane>
-ALWAYS_INLINE V odd_groups(V first, V second, std::integer_sequence<int, lane...>) {
-  constexpr int lanes = sizeof...(lane);
-  return __builtin_shufflevector(first, second, ((lane & step) ? lanes + lane : lane + int{step})...);
-}
-
-// Transposes rows[lanes][lanes]: first the halves of all rows are exchanged, then their quarters, and so on.
-template <typename T, int64_t lanes, int64_t step = lanes / 2>
+// Transposes rows[lanes][lanes]: groups in squares by themselves, then the square of groups.
+template <typename T, int64_t lanes, int64_t done = 1>
 ALWAYS_INLINE void transpose(Vector<T, lanes>* rows) {
-  if constexpr (step > 0) {
+  if constexpr (done < lanes) {
+    constexpr bool within = done < kGroup<T>;
+    Vector<T, lanes> moved[lanes];
+    UNROLL
+    for (int64_t r = 0; r < lanes / 2; ++r) {
+      moved[r] = every_second<T, within, 0>(rows[2 * r], rows[2 * r + 1], LaneNumbers<lanes>{});
+      moved[r + lanes / 2] = every_second<T, within, 1>(rows[2 * r], rows[2 * r + 1], LaneNumbers<lanes>{});
+    }
+    transpose<T, lanes, 2 * done>(moved);
     UNROLL
     for (int64_t r = 0; r < lanes; ++r) {
-      if ((r & step) == 0) {
-        const auto first = rows[r];
-        const auto second = rows[r + step];
-        rows[r] = even_groups<step>(first, second, LaneNumbers<lanes>{});
-        rows[r + step] = odd_groups<step>(first, second, LaneNumbers<lanes>{});
-      }
+      rows[r] = moved[r];
     }
-    transpose<T, lanes, step / 2>(rows);
   }
 }
 
 // The vector whose lane j is the sum over the lanes of vector(j), for j < lanes. Vectors are asked for in the order in
-// which they are added, so that only log2(lanes) of them are alive at once.
-template <typename T, int64_t lanes, int64_t step = 1, int64_t first = 0, typename Function>
+// which they are added, so that only log2(lanes) of them are alive at once. In between, a vector holds several sums of each
+// of `count` vectors.
+template <typename T, int64_t lanes, int64_t count = lanes, int64_t first = 0, typename Function>
 ALWAYS_INLINE Vector<T, lanes> sum_lanes(const Function& vector) {
-  if constexpr (step == lanes) {
+  if constexpr (count == 1) {
     return vector(Number<first>{});
   } else {
-    const auto low = sum_lanes<T, lanes, 2 * step, first>(vector);
-    const auto high = sum_lanes<T, lanes, 2 * step, first + step>(vector);
-    return even_groups<step>(low, high, LaneNumbers<lanes>{}) + odd_groups<step>(low, high, LaneNumbers<lanes>{});
+    constexpr bool within = count <= kGroup<T>;
+    const auto low = sum_lanes<T, lanes, count / 2, first>(vector);
+    const auto high = sum_lanes<T, lanes, count / 2, first + count / 2>(vector);
+    return every_second<T, within, 0>(low, high, LaneNumbers<lanes>{}) +
+        every_second<T, within, 1>(low, high, LaneNumbers<lanes>{});
   }
 }
 
