@@ -69,12 +69,12 @@ Threads use_torch_threads() {
 
 Tensor make_contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
 
-// The C library maps large blocks anew for every tensor: with small pages, the faults of the first touch take longer than
-// the products. This is advice only; failing costs nothing but time.
+// The C library gives large blocks back to the system and maps them anew: with small pages, the faults of the first touch
+// take longer than the products. This is advice only; failing costs nothing but time.
 void prefer_huge_pages(const Tensor& tensor, int64_t bytes) {
 #if defined(__linux__)
   constexpr int64_t page = 2 << 20;
-  if (bytes >= 16 * page) {
+  if (bytes >= 2 * page) {
     const auto first = reinterpret_cast<uintptr_t>(tensor.mutable_data_ptr());
     const uintptr_t begin = (first + page - 1) / page * page;
     madvise(reinterpret_cast<void*>(begin), (first + bytes - begin) / page * page, MADV_HUGEPAGE);
@@ -86,7 +86,9 @@ void prefer_huge_pages(const Tensor& tensor, int64_t bytes) {
 Tensor make_scratch(const Tensor& like, int64_t bytes) {
   constexpr int64_t word = sizeof(double);
   const std::array<int64_t, 1> sizes{(bytes + word - 1) / word};
-  return torch::stable::new_empty(like, sizes, ScalarType::Double);
+  const Tensor scratch = torch::stable::new_empty(like, sizes, ScalarType::Double);
+  prefer_huge_pages(scratch, bytes);
+  return scratch;
 }
 
 [[noreturn]] void refuse_invalid_location(const char* op, const FixedFanInShape& shape, const Launch& launch) {
@@ -136,7 +138,9 @@ std::tuple<Tensor, Tensor, Tensor> ffi_backward(
   const Tensor values = make_contiguous(weights);
   const Tensor indices = make_contiguous(locations);
   const auto make_gradient = [&](bool wanted, std::vector<int64_t> sizes) {
-    return torch::stable::new_empty(features, wanted ? sizes : std::vector<int64_t>{0});
+    const Tensor gradient = torch::stable::new_empty(features, wanted ? sizes : std::vector<int64_t>{0});
+    prefer_huge_pages(gradient, gradient.numel() * gradient.element_size());
+    return gradient;
   };
   const auto data_if = [](bool wanted, const Tensor& tensor) { return wanted ? tensor.mutable_data_ptr() : nullptr; };
   const auto sizes = features.sizes();
