@@ -33,6 +33,8 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <array>
+#include <initializer_list>
+#include <memory>
 #include <tuple>
 
 #if defined(__linux__)
@@ -82,14 +84,39 @@ void prefer_huge_pages(const Tensor& tensor, int64_t bytes) {
 #endif
 }
 
-// Uninitialised memory.
-Tensor make_scratch(const Tensor& like, int64_t bytes) {
-  constexpr int64_t word = sizeof(double);
-  const std::array<int64_t, 1> sizes{(bytes + word - 1) / word};
-  const Tensor scratch = torch::stable::new_empty(like, sizes, ScalarType::Double);
-  prefer_huge_pages(scratch, bytes);
-  return scratch;
-}
+// Uninitialised memory for one call, in parts that begin at cache lines. A small amount a thread keeps for its next calls:
+// the C library would give it back to the system, and every call would begin with the faults of new pages.
+class Scratch {
+ public:
+  Scratch(const Tensor& like, std::initializer_list<int64_t> parts) {
+    int64_t bytes = kLine;
+    for (const int64_t part : parts) {
+      bytes += divide_up(part, kLine) * kLine;
+    }
+    if (bytes <= kKeptBytes) {
+      thread_local const std::unique_ptr<char[]> kept(new char[kKeptBytes]);
+      next_ = kept.get();
+    } else {
+      tensor_ = torch::stable::new_empty(like, std::array<int64_t, 1>{bytes}, ScalarType::Byte);
+      prefer_huge_pages(tensor_, bytes);
+      next_ = static_cast<char*>(tensor_.mutable_data_ptr());
+    }
+    next_ += -reinterpret_cast<uintptr_t>(next_) % kLine;
+  }
+
+  // The next part, as they were announced.
+  void* take(int64_t part) {
+    char* const taken = next_;
+    next_ += divide_up(part, kLine) * kLine;
+    return taken;
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  static constexpr int64_t kKeptBytes = 4 << 20;
+  Tensor tensor_;  // owns what is not kept
+  char* next_;
+};
 
 [[noreturn]] void refuse_invalid_location(const char* op, const FixedFanInShape& shape, const Launch& launch) {
   const int64_t connection = find_invalid_location(launch);
@@ -117,10 +144,11 @@ Tensor ffi_forward(
   const Tensor result = torch::stable::new_empty(features, result_sizes(features, weights));
   const Launch launch = plan_forward(cpu_capability(), describe_layer(shape, values, indices), shape.batch);
   prefer_huge_pages(result, result.numel() * rows.element_size());
-  const Tensor packed = make_scratch(features, launch.needs_packing() ? launch.packed_bytes() : 0);
+  const int64_t packed_bytes = launch.needs_packing() ? launch.packed_bytes() : 0;
+  Scratch scratch(features, {packed_bytes});
   const void* bias_data = bias.has_value() ? offsets.const_data_ptr() : nullptr;
   if (!run_forward(
-          use_torch_threads(), launch, rows.const_data_ptr(), bias_data, packed.mutable_data_ptr(),
+          use_torch_threads(), launch, rows.const_data_ptr(), bias_data, scratch.take(packed_bytes),
           result.mutable_data_ptr())) {
     refuse_invalid_location(op, shape, launch);
   }
@@ -149,14 +177,15 @@ std::tuple<Tensor, Tensor, Tensor> ffi_backward(
   const Tensor grad_bias = make_gradient(output_mask[2], {shape.out_features});
   const Launch launch = plan_backward(cpu_capability(), describe_layer(shape, values, indices), shape.batch);
   const BackwardPlan plan = plan_memory(launch, output_mask[0]);
-  const Tensor packed = make_scratch(features, plan.packed_bytes);
-  const Tensor partials = make_scratch(features, plan.partial_bytes);
-  const Tensor sums = make_scratch(features, plan.sums_bytes);
+  Scratch scratch(features, {plan.packed_bytes, plan.partial_bytes, plan.sums_bytes});
+  void* const packed = scratch.take(plan.packed_bytes);
+  void* const partials = scratch.take(plan.partial_bytes);
+  void* const sums = scratch.take(plan.sums_bytes);
   const Gradients gradients{
       data_if(output_mask[0], grad_features), data_if(output_mask[1], grad_weights), data_if(output_mask[2], grad_bias)};
   if (!run_backward(
           use_torch_threads(), launch, plan, grads.const_data_ptr(), rows.const_data_ptr(), gradients,
-          packed.mutable_data_ptr(), partials.mutable_data_ptr(), sums.mutable_data_ptr())) {
+          packed, partials, sums)) {
     refuse_invalid_location(op, shape, launch);
   }
   return {grad_features, grad_weights, grad_bias};
