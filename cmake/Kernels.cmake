@@ -18,9 +18,9 @@ endif()
 # Vectors are written out, so the compiler need not look for any: what it finds of its own in the scalar code of a batch of
 # one is slower. It warns of a change of the ABI where vectors are passed, which inlined functions do not, and of
 # uninitialised values in its own header of AVX-512.
-set(kernel_options -O2 -fno-tree-slp-vectorize -Wno-psabi -Wno-maybe-uninitialized)
+set(kernel_options -O2 -fno-tree-vectorize -Wno-psabi -Wno-maybe-uninitialized)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  set(kernel_options -O2 -fno-slp-vectorize)
+  set(kernel_options -O2 -fno-vectorize -fno-slp-vectorize)
 endif()
 
 function(add_kernels target)
