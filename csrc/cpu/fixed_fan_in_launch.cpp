@@ -20,6 +20,7 @@ constexpr int64_t kTasks = 32;                          // tasks wanted, to occu
 constexpr int64_t kParts = 16;                          // the same where each costs a copy
 constexpr int64_t kGroupOperations = 1 << 14;           // that make the steps of a group of tiles worth their start
 constexpr int64_t kLanes = 16;                          // values in a vector, where operations are estimated
+constexpr int64_t kHugePageBytes = 2 << 20;             // of Linux on most processors
 constexpr int64_t kExtraBytes = int64_t{64} << 20;      // bound on what backward takes beside its results
 
 // ---------------------------------------------------------------- cutting the work
@@ -165,6 +166,19 @@ std::vector<Launch> cut_groups(const Launch& launch) {
   return groups;
 }
 
+// Touches each huge page of a result, which may be new memory. Threads that write to a new page at once, as the next step
+// makes them do, would each have the system clear one.
+Step touch_pages(const Launch& launch, void* result) {
+  const Tile& last = launch.tiles.back();
+  const int64_t row_bytes = launch.layer.out_features * (launch.is_narrow() ? 2 : launch.value_bytes);
+  char* const begin = static_cast<char*>(result) + launch.tiles[0].first * row_bytes;
+  const int64_t skipped = -reinterpret_cast<uintptr_t>(begin) % kHugePageBytes;
+  const int64_t bytes = (last.first + last.rows - launch.tiles[0].first) * row_bytes - skipped;
+  return {std::max<int64_t>(0, divide_up(bytes, kHugePageBytes)), 0, [=](int64_t page, void*) {
+            *static_cast<volatile char*>(begin + skipped + page * kHugePageBytes) = 0;
+          }};
+}
+
 Step compute_results(
     const Launch& launch, const void* values, const void* bias, void* result, std::atomic<bool>& valid) {
   const Layer& layer = launch.layer;
@@ -246,6 +260,7 @@ bool run_forward(
     if (launch.needs_packing()) {
       lanes.back().push_back(pack_features(group, features, packed));
     }
+    lanes.back().push_back(touch_pages(group, result));
     lanes.back().push_back(compute_results(group, values, bias, result, valid));
   }
   run_lanes(threads, launch.kernels->count_scratch(layer), lanes);
