@@ -25,4 +25,4 @@ def test_blocks_cover_all_outputs_and_hold_so_many_logits(batch: int, device: st
 def test_few_widths_serve_all_batches() -> None:
     features = torch.empty(3000, 1)
     widths = {next(_chunks.iterate_chunks(LAYER, features[:batch])).outputs.stop for batch in range(3000)}
-    assert widths == {2**exponent for exponent in range(12, 21)}
+    assert widths == {2**exponent for exponent in range(11, 20)}

@@ -14,10 +14,10 @@ class Block(NamedTuple):
     rows: int
 
 
-#: On the CPU 4 MiB of float32, which stay in the caches until they are reduced, and as few rows as their
+#: On the CPU 2 MiB of float32, which stay in the caches until they are reduced, and as few rows as their
 #: packed features need to stay there, too: with four times the rows a step takes up to 2.4 times as long,
-#: with four times the logits about as long. A GPU needs more at once to be kept busy (not measured).
-BLOCKS = {"cpu": Block(2**20, 256), "cuda": Block(2**22, 1024)}
+#: with two or eight times the logits about as long. A GPU needs more at once to be kept busy (not measured).
+BLOCKS = {"cpu": Block(2**19, 256), "cuda": Block(2**22, 1024)}
 
 
 class Layer(NamedTuple):
