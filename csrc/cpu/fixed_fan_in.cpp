@@ -75,7 +75,7 @@ Tensor make_contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? t
 // take longer than the products. This is advice only; failing costs nothing but time.
 void prefer_huge_pages(const Tensor& tensor, int64_t bytes) {
 #if defined(__linux__)
-  constexpr int64_t page = 2 << 20;
+  constexpr int64_t page = kHugePageBytes;
   if (bytes >= 2 * page) {
     const auto first = reinterpret_cast<uintptr_t>(tensor.mutable_data_ptr());
     const uintptr_t begin = (first + page - 1) / page * page;

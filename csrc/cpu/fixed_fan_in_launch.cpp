@@ -20,7 +20,6 @@ constexpr int64_t kTasks = 32;                          // tasks wanted, to occu
 constexpr int64_t kParts = 16;                          // the same where each costs a copy
 constexpr int64_t kGroupOperations = 1 << 14;           // that make the steps of a group of tiles worth their start
 constexpr int64_t kLanes = 16;                          // values in a vector, where operations are estimated
-constexpr int64_t kHugePageBytes = 2 << 20;             // of Linux on most processors
 constexpr int64_t kExtraBytes = int64_t{64} << 20;      // bound on what backward takes beside its results
 
 // ---------------------------------------------------------------- cutting the work

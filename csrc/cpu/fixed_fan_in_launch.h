@@ -12,6 +12,8 @@
 
 namespace torch_sparse_ops {
 
+constexpr int64_t kHugePageBytes = 2 << 20;  // of Linux on most processors
+
 // A layer for a batch. `tiles` cover the batch.
 struct Launch {
   const FixedFanInKernels* kernels;
